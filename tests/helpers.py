@@ -28,6 +28,7 @@ from shmppo.errors import ConfigError
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.worker_pool import WorkerPool
+from shmppo.lockstep.worker_processes import WorkerProcesses
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model, parameter_offsets
 from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native import NativeNetwork
@@ -180,18 +181,18 @@ class Saboteur:
         """Prepare the signal `number`, which is sent `delay` seconds after the command of round `at_round`, from 1."""
         self.hit = 0
         rounds = 0
-        original = WorkerPool._send
+        original = WorkerProcesses.send
 
-        def send_and_strike(pool: WorkerPool, workers: list[Any], command: Any) -> None:
+        def send_and_strike(processes: WorkerProcesses, workers: list[int], command: Any) -> None:
             nonlocal rounds
             rounds += bool(workers)
-            original(pool, workers, command)
+            original(processes, workers, command)
             if rounds == at_round and not self.hit:
-                self.hit = workers[-1].process.pid
+                self.hit = processes.pids[workers[-1]]
                 time.sleep(delay)
                 os.kill(self.hit, number)
 
-        monkeypatch.setattr(WorkerPool, "_send", send_and_strike)
+        monkeypatch.setattr(WorkerProcesses, "send", send_and_strike)
 
 
 def make_collectors(config: TrainConfig) -> tuple[SharedBuffers, Learner, Callable[[int, int], Collector]]:

@@ -38,3 +38,5 @@ class Evaluate(NamedTuple):
 
 
 Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | RefreshStates | Evaluate
+UPDATE_COMMANDS = (ComputeGradients, ReduceGradients, StepOptimizer)
+"""Commands of a minibatch. They follow each other within a millisecond."""

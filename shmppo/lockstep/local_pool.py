@@ -11,7 +11,7 @@ from shmppo.envs.spec import Task
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.commands import Collect, Command
 from shmppo.lockstep.pool import Times
-from shmppo.lockstep.share import Part, Share
+from shmppo.lockstep.share import Share, divide_work
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.utils.phase_timer import PhaseTimer
@@ -27,28 +27,26 @@ class LocalPool:
         buffers: SharedBuffers,
         actions: ActionLog,
         mark_lost: Callable[[int], None],
-        part: Part | None = None,
     ) -> None:
         """Create a pool that has no environments yet; `start` creates them.
 
         Args:
             actions: the episodes to restore at the start, if its iteration is above 0.
             mark_lost: called with the index of each environment that could not be restored and begins its next episode.
-            part: what it does. None: everything.
         """
         self.timer = PhaseTimer()
         self.restarts = 0
         self.pids: list[int] = []
         self._config, self._task, self._buffers = config, task, buffers
         self._actions, self._mark_lost = actions, mark_lost
-        self._part = part or Part.whole(config)
         self._share: Share | None = None
         self._collect_seconds = 0.0
 
     def start(self, model: ActorCritic) -> None:
-        actions, columns = self._actions, self._part.columns
-        self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer)
-        episodes = actions.episodes(columns) if actions.iteration else None
+        config, buffers, actions = self._config, self._buffers, self._actions
+        (everything,) = divide_work(config, buffers.published.weights.size, workers=0)
+        self._share = Share(config, self._task, model, buffers, everything, self.timer)
+        episodes = actions.episodes(everything.columns) if actions.iteration else None
         for n in self._share.begin(actions.iteration, episodes):
             self._mark_lost(n)
 

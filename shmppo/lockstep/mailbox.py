@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from shmppo.errors import ConfigError, EnvError, OriginalError, ShmppoError, WorkerError
-from shmppo.lockstep.commands import Command, ComputeGradients, ReduceGradients, StepOptimizer
+from shmppo.lockstep.commands import UPDATE_COMMANDS, Command
 from shmppo.parallel.shared_buffers import Control
 from shmppo.parallel.spin import SpinWait, fence
 from shmppo.utils.user_code import describe_error, user_traceback
@@ -229,7 +229,7 @@ class WorkerMailbox:
         command_type = _KINDS[kind]
         command: Command = command_type(*arguments[: len(command_type._fields)])
         # After a minibatch, the next command usually follows within a millisecond.
-        self._in_update = isinstance(command, (ComputeGradients, ReduceGradients, StepOptimizer))
+        self._in_update = isinstance(command, UPDATE_COMMANDS)
         return command
 
     def _has_command(self) -> bool:

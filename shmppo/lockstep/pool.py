@@ -29,15 +29,17 @@ class Pool(Protocol):
 
     Attributes:
         timer: measures the phases of the learner.
-        restarts: number of workers that were replaced so far.
-        pids: process ids of the workers.
     """
 
     timer: PhaseTimer
-    restarts: int
 
     @property
-    def pids(self) -> list[int]: ...
+    def restarts(self) -> int:
+        """Number of workers that were replaced so far."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
 
     def start(self, model: ActorCritic) -> None:
         """Wait until every environment has begun its first episode or has been restored.

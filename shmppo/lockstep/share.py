@@ -25,26 +25,29 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.optimizer import Optimizer
+from shmppo.ppo.optimizer import Optimizer, divide_parameters
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import set_numeric_modes
 
-PHASE_OF: dict[type[Command], str] = {
-    Collect: "inference",
-    RefreshStates: "inference",
-    Evaluate: "evaluation",
-    ComputeGradients: "gradient",
-    ReduceGradients: "reduce",
-    StepOptimizer: "optimizer",
+WORK: dict[type[Command], tuple[str, str]] = {
+    Collect: ("inference", "columns"),
+    RefreshStates: ("inference", "columns"),
+    Evaluate: ("evaluation", "episodes"),
+    ComputeGradients: ("gradient", "shards"),
+    ReduceGradients: ("reduce", "sums"),
+    StepOptimizer: ("optimizer", "steps"),
 }
-"""The phase in which a command begins."""
+"""The phase in which a command begins, and the field of `Part` that it is for."""
+MIN_DIVIDED_SUM, MIN_DIVIDED_STEP = 2**20, 2**18
+"""Workers help to add the gradients of all shards from this many numbers on, and to step the optimizer from this many
+parameters on. With fewer, signaling costs more."""
 
 
 class Part(NamedTuple):
-    """The part of the work that one process does. Some parts may be empty."""
+    """The part of the work that one process does. Any range may be empty."""
 
     columns: range
     """Environments that it steps."""
@@ -52,31 +55,54 @@ class Part(NamedTuple):
     """Episodes that it plays in an evaluation, among those of its rank."""
     shards: range
     """Shards of each minibatch."""
-    sums: tuple[int, int] = (0, 1)
-    """Which of how many parts of the gradient it adds."""
-    steps: tuple[int, int] = (0, 1)
-    """Which of how many parts of the parameters it steps."""
-    row: int | None = 0
+    sums: range
+    """Parameters whose gradients it adds."""
+    steps: range
+    """Parameters that it steps."""
+    row: int | None
     """Its row of `Control.progress`. None: nobody watches its progress."""
 
-    @classmethod
-    def whole(cls, config: TrainConfig) -> Part:
-        """Return the part of a learner without workers."""
-        return cls(range(config.rows), range(len(config.own_eval_episodes)), range(config.shards))
+    def has(self, command: Command) -> bool:
+        """Whether it contains work of a command."""
+        return len(getattr(self, WORK[type(command)][1])) > 0
 
-    @classmethod
-    def of_worker(cls, config: TrainConfig, index: int) -> Part:
-        """Return the part of a worker. In an update, the learner does the part of worker 0."""
-        workers = config.num_workers
-        episodes = partition(len(config.own_eval_episodes), workers, index)
-        shards = partition(config.shards, workers, index) if config.sharded and index else range(0)
-        return cls(config.columns(index), episodes, shards, (index, workers), (index, workers), index)
+
+def divide_work(config: TrainConfig, parameters: int, workers: int) -> list[Part]:
+    """Divide the work among the learner and its workers.
+
+    Workers collect rollouts and play evaluations. In an update, the learner does the first of W parts, and worker 0
+    stays idle. So W processes are busy in each phase, and with W cores no process waits for a core. In central
+    learning, the learner does a whole update.
+
+    Returns:
+        The part of the learner, then that of each worker.
+    """
+    columns, episodes, nothing = range(config.rows), range(len(config.own_eval_episodes)), range(0)
+    if not workers:
+        return [Part(columns, episodes, range(config.shards), range(parameters), range(parameters), row=0)]
+    parts = workers if config.sharded else 1
+    sum_parts = parts if config.shards * parameters >= MIN_DIVIDED_SUM else 1
+    step_parts = parts if parameters >= MIN_DIVIDED_STEP else 1
+    updates = [
+        (
+            partition(config.shards, parts, w) if w < parts else nothing,
+            divide_parameters(parameters, sum_parts, w) if w < sum_parts else nothing,
+            divide_parameters(parameters, step_parts, w) if w < step_parts else nothing,
+        )
+        for w in range(workers)
+    ]
+    learner = Part(nothing, nothing, *updates[0], row=None)
+    updates[0] = nothing, nothing, nothing
+    return [learner] + [
+        Part(config.columns(w), partition(len(episodes), workers, w), *updates[w], row=w) for w in range(workers)
+    ]
 
 
 class Share:
     """Carries out commands for a part of the work. Nothing else in a run executes a command.
 
     Attributes:
+        part: the part.
         timer: measures the phases of this process.
     """
 
@@ -98,20 +124,21 @@ class Share:
             EnvError: if an environment cannot be created.
         """
         self.timer = timer
-        self._part = part
+        self.part = part
         progress = np.zeros(2, np.int64) if part.row is None else buffers.control.progress[part.row]
-        self._sum, self._step = Optimizer(config, buffers, *part.sums), Optimizer(config, buffers, *part.steps)
+        self._optimizer = Optimizer(config, buffers, part.sums, part.steps)
         self._gradients: ShardGradients | None = None  # without shards
         if part.shards and config.device == "cpu":
             self._gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
         elif part.shards:
             self._gradients = DeviceGradients(config, task.distribution, model, buffers)
-        self._opened = ExitStack()
-        if part.columns:
-            self._collector = Collector(config, task, model, buffers, part.columns, progress)
-            self._opened.callback(self._collector.close)
-            self._evaluation = EvaluationShare(config, task, model, buffers, part.episodes, progress)
-            self._opened.callback(self._evaluation.close)
+        with ExitStack() as opened:  # closes the environments if a later one cannot be created
+            if part.columns:
+                self._collector = Collector(config, task, model, buffers, part.columns, progress)
+                opened.callback(self._collector.close)
+                self._evaluation = EvaluationShare(config, task, model, buffers, part.episodes, progress)
+                opened.callback(self._evaluation.close)
+            self._opened = opened.pop_all()
 
     def begin(self, iteration: int, episodes: list[EpisodeInProgress] | None) -> tuple[int, ...]:
         """Begin the first episode of every environment, or restore the episodes in progress.
@@ -127,7 +154,7 @@ class Share:
             EnvError: if an environment raises.
         """
         set_numeric_modes()
-        if not self._part.columns:
+        if not self.part.columns:
             return ()
         if episodes is not None:
             return self._collector.restore(iteration, episodes)
@@ -144,16 +171,16 @@ class Share:
             EnvError: if an environment raises while its rollout is collected.
             ShmppoError: if an environment raises in an evaluation.
         """
-        began = self.timer.switch(PHASE_OF[type(command)])
+        began = self.timer.switch(WORK[type(command)][0])
         set_numeric_modes()  # the code of an environment or a callback may have changed them
         match command:
             case ComputeGradients(epoch, minibatch):
                 if self._gradients is not None:
-                    self._gradients.compute(epoch, minibatch, self._part.shards)
+                    self._gradients.compute(epoch, minibatch, self.part.shards)
             case ReduceGradients():
-                self._sum.add_gradients()
+                self._optimizer.add_gradients()
             case StepOptimizer():
-                self._step.step()
+                self._optimizer.step()
             case RefreshStates():
                 self._collector.refresh_states()
             case Collect(iteration):

@@ -52,7 +52,9 @@ class WorkerSetup:
     log_file: Path
     spins: bool
     """Whether the worker spins between minibatches before it blocks. It does if each worker has a core."""
-    index: int = 0
+    part: Part
+    """Its part of the work."""
+    index: int
     """w, index of the worker."""
     iteration: int = 0
     """The iteration that is collected next."""
@@ -90,7 +92,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     buffers = SharedBuffers(setup.fields, setup.memory)
     model = build_model(config, task.observation, task.distribution)  # with the seed of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
-    share = Share(config, task, model, buffers, Part.of_worker(config, index), PhaseTimer())
+    share = Share(config, task, model, buffers, setup.part, PhaseTimer())
     seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
     # Created before Ready is reported: after that, the learner may send a command.
     mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)

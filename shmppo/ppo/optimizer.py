@@ -23,23 +23,34 @@ BLOCK = 64
 """Parts begin at multiples of this number, so torch's vectors hold the same numbers with any division into parts."""
 
 
+def divide_parameters(parameters: int, parts: int, index: int) -> range:
+    """Divide all parameters into `parts` ranges of nearly equal size, and return range `index`."""
+    blocks = partition(-(-parameters // BLOCK), parts, index)
+    return range(blocks.start * BLOCK, min(blocks.stop * BLOCK, parameters))
+
+
 class Optimizer:
     """Adds the gradients of the shards, and steps the optimizer, for a part of the parameters."""
 
-    def __init__(self, config: TrainConfig, buffers: SharedBuffers, part: int = 0, parts: int = 1) -> None:
-        """Create views of the shared memory. part, parts: which part of how many."""
+    def __init__(self, config: TrainConfig, buffers: SharedBuffers, sums: range, steps: range) -> None:
+        """Create views of the shared memory.
+
+        Args:
+            sums: the parameters whose gradients it adds.
+            steps: the parameters that it steps.
+        """
         self._name, self._eps, self._decay = config.optimizer, config.adam_eps, config.weight_decay
-        self._state, size = buffers.optimizer, buffers.published.weights.size
-        blocks = partition(-(-size // BLOCK), parts, part)
-        own = slice(blocks.start * BLOCK, min(blocks.stop * BLOCK, size))
-        arrays = buffers.published.weights, buffers.shard_results.total, *buffers.optimizer.moments
-        self._arrays = [torch.from_numpy(array[own]) for array in arrays]
-        self._shards = torch.from_numpy(buffers.shard_results.gradients[:, own]).unbind(0)
+        self._state, results = buffers.optimizer, buffers.shard_results
+        added, stepped = slice(sums.start, sums.stop), slice(steps.start, steps.stop)
+        self._shards = torch.from_numpy(results.gradients[:, added]).unbind(0)
+        self._total = torch.from_numpy(results.total[added])
+        arrays = buffers.published.weights, results.total, *buffers.optimizer.moments
+        self._arrays = [torch.from_numpy(array[stepped]) for array in arrays]
         self._count = torch.zeros(())
 
     def add_gradients(self) -> None:
         """Write the sum of the gradients of all shards, in order."""
-        add_rows(self._shards, self._arrays[1])
+        add_rows(self._shards, self._total)
 
     @torch.no_grad()
     def step(self) -> None:

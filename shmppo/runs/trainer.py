@@ -19,7 +19,7 @@ from shmppo.envs.demonstrations import load_demonstrations
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.worker_process import UNGUARDED_MAIN, WORKER_NAME
+from shmppo.lockstep.worker_processes import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import build_meta_model

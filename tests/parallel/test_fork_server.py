@@ -10,7 +10,7 @@ from typing import Any
 
 from shmppo.lockstep.fork_server import end_with_fork_server
 from shmppo.lockstep.mailbox import PipeQueue
-from shmppo.lockstep.worker_process import start_context
+from shmppo.lockstep.worker_processes import start_context
 from shmppo.utils.signals import STOP_SIGNALS
 
 

@@ -13,7 +13,7 @@ import pytest
 from shmppo.errors import EnvError
 from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.mailbox import Failed, PipeQueue, Ready, WakeUp
-from shmppo.lockstep.worker_process import start_context
+from shmppo.lockstep.worker_processes import start_context
 
 
 @pytest.fixture

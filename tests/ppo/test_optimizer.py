@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.optimizer import Optimizer, load_optimizer_state, optimizer_state
+from shmppo.ppo.optimizer import Optimizer, divide_parameters, load_optimizer_state, optimizer_state
 
 SHARDS = 3
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -25,6 +25,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 def config_of(name: str, **options: Any) -> TrainConfig:
     return dataclasses.replace(TrainConfig(), optimizer=name.split()[0], **OPTIMIZERS[name], **options)  # type: ignore[arg-type]
+
+
+def part_of(config: TrainConfig, buffers: Any, part: int = 0, parts: int = 1) -> Optimizer:
+    own = divide_parameters(buffers.published.weights.size, parts, part)
+    return Optimizer(config, buffers, own, own)
 
 
 def memory(weights: np.ndarray) -> Any:
@@ -56,7 +61,7 @@ def step(buffers: Any, optimizers: list[Optimizer], gradient: np.ndarray, rate: 
 def stepped(name: str) -> np.ndarray:
     """Parameters (1, 2) after two steps with the gradient (0.5, −1)."""
     buffers = memory(np.array([1.0, 2.0]))
-    optimizer = Optimizer(config_of(name, adam_eps=1e-8), buffers)
+    optimizer = part_of(config_of(name, adam_eps=1e-8), buffers)
     for _ in range(2):
         step(buffers, [optimizer], np.array([0.25, -0.5]), 0.1, 2.0)
     result: np.ndarray = buffers.published.weights
@@ -67,7 +72,7 @@ def stepped(name: str) -> np.ndarray:
 def test_the_first_step_ignores_earlier_moments(name: str) -> None:
     """The learner sets the number of steps to 0 after --critic-warmup-steps."""
     buffers = memory(np.array([1.0, 2.0]))
-    optimizer = Optimizer(config_of(name, adam_eps=1e-8), buffers)
+    optimizer = part_of(config_of(name, adam_eps=1e-8), buffers)
     for gradient in (1.0, -3.0, 2.0):
         step(buffers, [optimizer], np.full(2, gradient), 0.1)
     weights, buffers.optimizer.steps[0] = buffers.published.weights.copy(), 0.0
@@ -89,7 +94,7 @@ def test_by_hand() -> None:
 
 def test_two_different_gradients_by_hand() -> None:
     buffers = memory(np.array([1.0]))
-    optimizer = Optimizer(config_of("adam", adam_eps=1e-8), buffers)
+    optimizer = part_of(config_of("adam", adam_eps=1e-8), buffers)
     for gradient in (1.0, -3.0):
         step(buffers, [optimizer], np.array([gradient]), 0.1)
     # The second step: m = 0.9 · 0.1 · 1 + 0.1 · (−3), v = 0.999 · 0.001 · 1² + 0.001 · 3².
@@ -114,13 +119,13 @@ def test_steps_of_parts_are_those_of_torch_bit_for_bit_also_after_a_restart(name
     buffers = memory(rng.standard_normal(size))
     parameter = torch.nn.Parameter(torch.from_numpy(buffers.published.weights.copy()))
     public = of_torch(config, parameter)
-    optimizers = [Optimizer(config, buffers, part, parts) for part in range(parts)]
+    optimizers = [part_of(config, buffers, part, parts) for part in range(parts)]
     for i in range(6):
         if i == 3:
             state, weights = optimizer_state(buffers), buffers.published.weights
             buffers = memory(weights)
             load_optimizer_state(buffers, state)
-            optimizers = [Optimizer(config, buffers, part, parts) for part in range(parts)]
+            optimizers = [part_of(config, buffers, part, parts) for part in range(parts)]
         gradient, rate = rng.standard_normal(size, np.float32), 1e-3 * (6 - i)
         step(buffers, optimizers, gradient, rate, 0.7 if i % 2 else 1.0)
         parameter.grad = torch.from_numpy(gradient).mul_(0.7 if i % 2 else 1.0)
@@ -136,11 +141,11 @@ def test_before_the_first_step_there_is_no_state() -> None:
 def test_steps_with_a_gradient_of_zero_count() -> None:
     """Adam's correction of the moments depends on their number."""
     buffers, config = memory(np.ones(3)), config_of("adam")
-    step(buffers, [Optimizer(config, buffers)], np.zeros(3), 0.1)
+    step(buffers, [part_of(config, buffers)], np.zeros(3), 0.1)
     restored = memory(buffers.published.weights)
     load_optimizer_state(restored, optimizer_state(buffers))
     for own in (buffers, restored):
-        step(own, [Optimizer(config, own)], np.ones(3), 0.1)
+        step(own, [part_of(config, own)], np.ones(3), 0.1)
     np.testing.assert_array_equal(buffers.published.weights, restored.published.weights)
 
 
@@ -150,7 +155,7 @@ def test_gradients_are_added_in_the_order_of_the_shards(parts: int) -> None:
     gradients = buffers.shard_results.gradients
     gradients[:] = np.random.default_rng(0).standard_normal(gradients.shape, np.float32)
     for part in range(parts):
-        Optimizer(config_of("adam"), buffers, part, parts).add_gradients()
+        part_of(config_of("adam"), buffers, part, parts).add_gradients()
     expected = gradients[0].copy()
     for shard in gradients[1:]:
         expected += shard

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmppo.lockstep.stall_detector import StallDetector
+from shmppo.lockstep.worker_processes import StallDetector
 
 WORKERS: Any = [SimpleNamespace(index=w, process=SimpleNamespace(pid=100 + w)) for w in range(2)]
 
 
 def test_a_worker_is_not_stalled_because_the_learner_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, progress = SimpleNamespace(now=0.0), np.zeros((2, 2), np.int64)
-    monkeypatch.setattr("shmppo.lockstep.stall_detector.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.time", SimpleNamespace(monotonic=lambda: clock.now))
     detector, seen = StallDetector(progress, timeout=4.0, interval=1.0), []
     for clock.now in (1000.0, 1001.0, 1002.0, 1003.0):
         progress[1, 0] += 1

@@ -38,7 +38,7 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
         learner.begin(0)
         after = phase_digests(buffers)
-        unchanged = {"published.reset_options", "optimizer.learning_rate"}
+        unchanged = {"published.reset_options", "optimizer.learning_rate", "minibatches.coefficients"}
         unchanged |= {f"published.opponent{part}" for part in ("s", "_mean", "_scale")}  # there are none
         assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - unchanged
 
@@ -89,7 +89,7 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rollout of the other worker would take 1000 s."""
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MAX_RESTARTS", 0)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MAX_RESTARTS", 0)
     lock = {"lock": str(tmp_path / "lock")}
     config = dataclasses.replace(
         CONFIG, env="faulty_environments:OneHangs", env_kwargs=lock, num_envs=2, rollout_steps=100_000, seq_len=100_000,
@@ -113,11 +113,11 @@ def test_the_first_evaluation_may_take_as_long_as_a_start(tmp_path: Path) -> Non
 
 def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
     with running_pool(dataclasses.replace(CONFIG, workers=1), tmp_path / "run.log") as (_, _, pool):
-        pool._deaths[0] = [time.monotonic() - 3601] * 3
+        pool._workers._deaths[0] = [time.monotonic() - 3601] * 3
         os.kill(pool.pids[0], signal.SIGKILL)
         pool.execute(Collect(0))
         assert pool.restarts == 1
-        pool._deaths[0] = [time.monotonic() - 3500] * 3
+        pool._workers._deaths[0] = [time.monotonic() - 3500] * 3
         os.kill(pool.pids[0], signal.SIGKILL)
         with pytest.raises(WorkerError, match="worker 0 died"):
             pool.execute(Collect(0))

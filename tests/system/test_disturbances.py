@@ -47,7 +47,7 @@ def test_sums_and_optimizer_steps_that_workers_share_change_no_number(
 ) -> None:
     """By default, so small a network is not divided."""
     for name in ("MIN_DIVIDED_SUM", "MIN_DIVIDED_STEP"):
-        monkeypatch.setattr(f"shmppo.lockstep.worker_pool.{name}", 0)
+        monkeypatch.setattr(f"shmppo.lockstep.share.{name}", 0)
     expected = undisturbed(DEFAULT, shared_directory)
     disturb(DEFAULT, Disturbance(workers), tmp_path / "run")
     assert_same_numbers(tmp_path / "run", expected)

@@ -32,7 +32,7 @@ def test_an_iteration_executes_few_files(tmp_path: Path) -> None:
         "collector",
         "actor",
         "minibatches",
-        "terms",
+        "loss",
         "learner",
     }
     traced = {Path(line.split()[-1]).stem for line in result.stdout.splitlines()[:-1]}

@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, WorkerError
 from shmppo.lockstep.commands import StepOptimizer
-from shmppo.lockstep.worker_pool import WorkerPool
+from shmppo.lockstep.worker_processes import WorkerProcesses
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 
@@ -62,13 +62,13 @@ def test_a_stalled_worker_is_replaced_and_killed_so_that_it_cannot_write_again(
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    original = WorkerPool._send
+    original = WorkerProcesses.send
 
-    def kill_always(pool: WorkerPool, workers: list[Any], command: Any) -> None:
-        os.kill(workers[0].process.pid, signal.SIGKILL)
-        original(pool, workers, command)
+    def kill_always(processes: WorkerProcesses, workers: list[int], command: Any) -> None:
+        os.kill(processes.pids[0], signal.SIGKILL)
+        original(processes, workers, command)
 
-    monkeypatch.setattr(WorkerPool, "_send", kill_always)
+    monkeypatch.setattr(WorkerProcesses, "send", kill_always)
     with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9, as when memory runs out") as caught:
         train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
     summary = summary_of(tmp_path / "run")
@@ -80,22 +80,22 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
     shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The step of its part cannot be repeated."""
-    original, steps = WorkerPool._send, 0
+    original, steps = WorkerProcesses.send, 0
 
-    def kill(pool: WorkerPool, workers: list[Any], command: Any) -> None:
+    def kill(processes: WorkerProcesses, workers: list[int], command: Any) -> None:
         nonlocal steps
         is_step = bool(workers) and isinstance(command, StepOptimizer)
         steps += is_step
         kills = is_step and steps == 5
         for number in (signal.SIGSTOP, signal.SIGKILL):
             if kills:
-                os.kill(workers[-1].process.pid, number)
+                os.kill(processes.pids[workers[-1]], number)
             if number == signal.SIGSTOP:
-                original(pool, workers, command)
+                original(processes, workers, command)
 
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_DIVIDED_STEP", 0)
+    monkeypatch.setattr("shmppo.lockstep.share.MIN_DIVIDED_STEP", 0)
     with monkeypatch.context() as patched:
-        patched.setattr(WorkerPool, "_send", kill)
+        patched.setattr(WorkerProcesses, "send", kill)
         with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
             train(sharded(tmp_path / "run"))
     assert summary_of(tmp_path / "run")["weights_sha256"] is None
@@ -136,7 +136,7 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
         run_dir=str(tmp_path / "r"),
     )
     train(dataclasses.replace(config, stop_at_iteration=2))
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_START_SECONDS", 5.0)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", 5.0)
     summary = resume(
         tmp_path / "r", trust=["environments"], worker_timeout=5.0, stop_at_iteration=3
     )  # 64 steps to replay take 6.4 s

@@ -21,7 +21,7 @@ BASE = TrainConfig(
 def test_an_episode_that_fails_while_it_is_restored_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file in `tokens` lets one reset in a worker fail: here the one that restores an episode."""
     (tmp_path / "tokens").mkdir()
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MAX_RESTARTS", 0)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MAX_RESTARTS", 0)
     run_dir = tmp_path / "run"
     kwargs = {"how": "raise", "tokens": str(tmp_path / "tokens")}
     config = dataclasses.replace(BASE, env_kwargs=kwargs, skip_bad_episodes=True, run_dir=str(run_dir))

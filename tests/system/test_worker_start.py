@@ -14,6 +14,7 @@ import pytest
 from public_helpers import no_error, raises, slow_after
 
 from shmppo import ConfigError, TrainConfig, resume, train
+from shmppo.lockstep.worker_processes import WorkerProcess
 
 BASE = TrainConfig(
     env="faulty_environments:FailsAtStart", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=8,
@@ -45,7 +46,7 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
     how: str, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     count, timeout = (1, 5.0) if how == "stop" else (2, 60.0)
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_START_SECONDS", timeout)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", timeout)
     config = configuration(how, count, tmp_path, worker_timeout=timeout, stop_at_iteration=2)
     with no_error():
         summary = train(config)
@@ -60,19 +61,17 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
 def test_a_worker_that_is_killed_before_it_runs_is_replaced(
     strikes: int, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from shmppo.lockstep.worker_pool import WorkerPool  # here, so that older versions can run the other tests
+    left = strikes
 
-    original, left = WorkerPool._start, strikes
+    class KilledEarly(WorkerProcess):
+        def __init__(self, *arguments: Any) -> None:
+            nonlocal left
+            super().__init__(*arguments)
+            if left:
+                left -= 1
+                os.kill(self.process.pid, signal.SIGKILL)
 
-    def start_and_kill(pool: WorkerPool, index: int) -> Any:
-        nonlocal left
-        worker = original(pool, index)
-        if left:
-            left -= 1
-            os.kill(worker.process.pid, signal.SIGKILL)
-        return worker
-
-    monkeypatch.setattr(WorkerPool, "_start", start_and_kill)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.WorkerProcess", KilledEarly)
     summary = train(configuration("exit", 0, tmp_path))
     assert (summary["worker_restarts"], summary["exact"]) == (strikes, True)
     assert summary["weights_sha256"] == undisturbed
@@ -88,8 +87,8 @@ REASONS = {
 def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MIN_START_SECONDS", 1.0)
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MAX_RESTARTS", 1)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", 1.0)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MAX_RESTARTS", 1)
     config = configuration(how, 50, tmp_path, worker_timeout=1.0 if how == "stop" else 60.0)
     with raises("WorkerError", REASONS[how]):
         train(config)
@@ -102,7 +101,7 @@ def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(
     skips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --skip-bad-episodes it tries other episodes, and then the worker is replaced."""
-    monkeypatch.setattr("shmppo.lockstep.worker_pool.MAX_RESTARTS", 1)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MAX_RESTARTS", 1)
     config = configuration("raise", 400 if skips else 2, tmp_path, skip_bad_episodes=skips)
     reason = r"^environment \d: reset\(seed=\d+\) of episode \d+ raised ValueError\('no license'\) at"
     with raises("EnvError", reason):

@@ -1,0 +1,373 @@
+"""The worker processes of a run: they are started, watched while the learner waits for them, and replaced if they fail.
+
+Each worker has its own row of commands, its own pair of queues, and its own sentinel. Workers share no lock, so a
+killed worker blocks no other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+import torch.multiprocessing
+
+from shmppo.config.checks import require
+from shmppo.errors import ConfigError, ShmppoError, WorkerError
+from shmppo.lockstep.action_log import ActionLog
+from shmppo.lockstep.commands import UPDATE_COMMANDS, Command, Evaluate, StepOptimizer
+from shmppo.lockstep.fork_server import kill_with_children, start_fork_server
+from shmppo.lockstep.mailbox import BLOCK_SECONDS, Failed, LearnerMailbox, PipeQueue, Ready, Stop, WakeUp
+from shmppo.lockstep.worker import STACK_SIGNAL, WorkerSetup, run_worker
+from shmppo.parallel.shared_buffers import Control
+from shmppo.parallel.spin import SpinWait
+from shmppo.utils.user_code import main_is_importable
+
+log = logging.getLogger(__name__)
+
+WORKER_NAME = "worker-"
+"""Beginning of the name of a worker process."""
+UNGUARDED_MAIN = 77
+"""Exit code of a process that runs the main script instead of importing it, because the script has no guard
+`if __name__ == "__main__":`."""
+MAX_RESTARTS = 3  # replacements of a worker within the window; one more failure ends the run
+RESTART_WINDOW_SECONDS = 3600.0
+MIN_START_SECONDS = 120.0
+"""Minimum timeout of a worker's start, because environments may compile code or load models."""
+
+
+def start_context() -> Any:
+    """Return the multiprocessing context of a run, and start its fork server.
+
+    Raises:
+        ConfigError: if this process may not start processes.
+    """
+    require(
+        not torch.multiprocessing.current_process().daemon,
+        "a daemonic process, such as one of multiprocessing.Pool, cannot start workers; use --workers 0",
+    )
+    if not main_is_importable():
+        vars(sys.modules["__main__"]).pop("__file__", None)  # "<stdin>", which workers would try to import
+    start_fork_server()
+    return torch.multiprocessing.get_context("forkserver")
+
+
+class WorkerProcess:
+    """One worker process with its two queues.
+
+    Attributes:
+        index: w, index of the worker.
+        commands: queue to the worker.
+        reports: queue from the worker.
+        handles: what `multiprocessing.connection.wait` waits for: a report, or the end of the process.
+    """
+
+    def __init__(self, context: Any, setup: WorkerSetup) -> None:
+        """Start the process.
+
+        Args:
+            context: from `start_context`.
+
+        Raises:
+            OSError: if the system cannot start another process.
+        """
+        self.index = setup.index
+        self._ended = False
+        self.commands, self.reports = PipeQueue(context), PipeQueue(context)
+        arguments = setup, self.commands, self.reports, dict(os.environ)
+        name = f"{WORKER_NAME}{setup.index}"
+        self.process = context.Process(target=run_worker, args=arguments, name=name, daemon=True)
+        self.process.start()
+        self.handles = [self.reports.reader, self.process.sentinel]
+
+    def write_stack(self) -> None:
+        """Let a process without progress write its stack to the log file, unless it is starting or suspended."""
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(self.process.pid, STACK_SIGNAL)
+            time.sleep(0.1)
+
+    def end(self, deadline: float) -> None:
+        """Wait for the process until `deadline` (monotonic seconds), then kill it, and reap it. Safe to call twice."""
+        if self._ended:
+            return
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        if self.process.exitcode is None:
+            kill_with_children(self.process.pid)
+            self.process.join()
+        self._ended = True
+        self.process.close()
+        self.commands.close()
+        self.reports.close()
+
+
+class WorkerProcesses:
+    """All worker processes of a run.
+
+    Attributes:
+        restarts: number of workers that were replaced so far.
+    """
+
+    def __init__(
+        self,
+        setups: Sequence[WorkerSetup],
+        control: Control,
+        actions: ActionLog,
+        mark_lost: Callable[[int], None],
+    ) -> None:
+        """Start all workers. For actions and mark_lost, see `WorkerPool`.
+
+        Raises:
+            OSError: if the system cannot start as many processes.
+        """
+        self.restarts = 0
+        self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
+        self._config, self._spins = setups[0].config, setups[0].spins
+        self._start_seconds = max(MIN_START_SECONDS, self._config.worker_timeout)
+        self._mailbox, self._progress = LearnerMailbox(control), control.progress
+        self._spin_wait = SpinWait()
+        self._deaths: dict[int, list[float]] = {w: [] for w in range(len(setups))}
+        self._begun: set[int] = set()  # workers whose environments have begun or have been restored
+        self._context = start_context()
+        self._workers: dict[int, WorkerProcess] = {}
+        try:
+            for w in range(len(setups)):
+                self._start(w)
+        except BaseException:  # the process limit is reached, or Ctrl-C: end the workers that run already
+            self.close(grace=0.0)
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.process.pid for worker in self._workers.values()]
+
+    def _must_restore(self, index: int) -> bool:
+        """Whether a new worker has to restore the episodes of its environments instead of beginning the first ones."""
+        return self._actions.iteration > 0 or index in self._begun
+
+    def _start(self, index: int) -> None:
+        """Start worker `index`. It begins the first episodes of its environments, or restores those in progress."""
+        setup = self._setups[index]
+        episodes = self._actions.episodes(setup.part.columns) if self._must_restore(index) else None
+        setup = dataclasses.replace(setup, iteration=self._actions.iteration, episodes=episodes)
+        self._workers[index] = WorkerProcess(self._context, setup)
+        self._mailbox.connect(index, self._workers[index].commands)
+
+    def wait_ready(self, indices: Iterable[int]) -> None:
+        """Wait until workers have begun or restored their episodes. Replace those that fail before.
+
+        Raises:
+            ShmppoError: if a worker raises while it begins its first episodes. Another worker would raise again.
+            WorkerError: if a worker has been replaced too often.
+        """
+        while indices:
+            failed = []
+            for w, report in self._reports(indices, self._start_seconds, commanded=False):
+                if isinstance(report, Ready):
+                    for n in report.lost:
+                        self._mark_lost(n)
+                    self._begun.add(w)
+                    continue
+                error = report.error(w) if isinstance(report, Failed) else report
+                assert error is not None, "the worker has no command yet"
+                begins = not (self._must_restore(w) or self._config.skip_bad_episodes)
+                if isinstance(report, Failed) and begins:
+                    raise error
+                self._replace(w, error)
+                failed.append(w)
+            indices = failed
+
+    def send(self, indices: Iterable[int], command: Command) -> None:
+        """Send a command to workers."""
+        for w in indices:
+            self._mailbox.send(w, command)
+
+    def wait(self, indices: Iterable[int], command: Command) -> None:
+        """Wait until workers have carried out the command that was sent. Replace those that die or stall.
+
+        Raises:
+            ShmppoError: if a worker raises. It would raise again.
+            WorkerError: if a worker has been replaced too often, or dies or stalls in an optimizer step, which cannot
+                be repeated.
+        """
+        if self._spins and isinstance(command, UPDATE_COMMANDS) and self._spin_wait(self._mailbox.all_acknowledged):
+            return
+        # An evaluation may make environments, as a start does.
+        seconds = self._start_seconds if isinstance(command, Evaluate) else self._config.worker_timeout
+        while indices:
+            failed = []
+            for w, report in self._reports(indices, seconds, commanded=True):
+                if isinstance(report, Failed):
+                    raise report.error(w)
+                if isinstance(report, WorkerError):
+                    if isinstance(command, StepOptimizer):
+                        raise report
+                    self._replace(w, report)
+                    failed.append(w)
+            self.wait_ready(failed)
+            self.send(failed, command)
+            indices = failed
+
+    def _replace(self, index: int, error: ShmppoError) -> None:
+        """End a failed worker and start another one in its place, which is not ready yet.
+
+        The new worker overwrites what the old one has written in this phase. The old process is killed and reaped
+        first. Otherwise a process that was only stopped could continue and write as well.
+
+        Args:
+            error: the failure of the worker.
+
+        Raises:
+            ShmppoError: `error`, if this worker has been replaced too often.
+        """
+        self._workers[index].end(deadline=0.0)
+        now = time.monotonic()
+        deaths = [t for t in self._deaths[index] if t > now - RESTART_WINDOW_SECONDS]
+        self._deaths[index] = [*deaths, now]
+        if len(deaths) >= MAX_RESTARTS:
+            del self._workers[index]
+            raise error
+        log.warning("%s; starting another worker (%d of %d)", error, len(deaths) + 1, MAX_RESTARTS)
+        self.restarts += 1
+        self._start(index)
+
+    def _reports(
+        self, indices: Iterable[int], timeout: float, *, commanded: bool
+    ) -> Iterator[tuple[int, Ready | Failed | WorkerError | None]]:
+        """Wait for one report of each worker, and yield them in the order of their arrival.
+
+        Args:
+            timeout: seconds after which a worker without progress is stalled (see `StallDetector`).
+            commanded: whether the workers have a command. Otherwise they start.
+
+        Yields:
+            (index of the worker, report). The report is None if the worker has acknowledged its command, Failed if it
+            has raised, and a WorkerError if it has died or stalled.
+        """
+        waiting = {w: self._workers[w] for w in indices}
+        interval = timeout / 4
+        detector = StallDetector(self._progress, timeout, interval)
+        while waiting:
+            ready, reported = self._block(list(waiting.values()), interval, commanded), False
+            for index, worker in list(waiting.items()):
+                report: Ready | WakeUp | Failed | WorkerError | None
+                if commanded and self._mailbox.is_acknowledged(index):
+                    report = None
+                elif any(handle in ready for handle in worker.handles):
+                    report = _next_report(worker, starting=not commanded)
+                else:
+                    continue
+                if isinstance(report, WakeUp):  # the next round of the loop checks for the acknowledgement
+                    continue
+                del waiting[index]
+                reported = True
+                yield index, report
+            if reported:  # the caller may have taken long, so look for the reports of the others first
+                continue
+            for worker, error in detector.stalled(list(waiting.values())):
+                del waiting[worker.index]
+                worker.write_stack()
+                yield worker.index, error
+
+    def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
+        """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
+
+        If `commanded`, return also when a worker has acknowledged its command, and after BLOCK_SECONDS at the latest.
+
+        Returns:
+            The handles that are ready.
+        """
+        handles = [handle for worker in workers for handle in worker.handles]
+        if not commanded:
+            return wait(handles, timeout)
+        with self._mailbox.blocking():
+            if any(self._mailbox.is_acknowledged(worker.index) for worker in workers):
+                return []
+            return wait(handles, min(timeout, BLOCK_SECONDS))
+
+    def close(self, grace: float) -> None:
+        """Ask every worker to stop, kill those that still run after `grace` seconds, and reap all."""
+        for worker in self._workers.values():
+            with suppress(OSError):  # it has ended already
+                worker.commands.put(Stop())
+        deadline = time.monotonic() + grace
+        for worker in self._workers.values():
+            worker.end(deadline)
+        self._workers = {}
+
+
+def _next_report(worker: WorkerProcess, *, starting: bool) -> Ready | WakeUp | Failed | WorkerError:
+    """Read the next report of a worker of which a handle is ready. Return a WorkerError if it died.
+
+    starting: whether the worker has not been ready yet.
+
+    Raises:
+        ConfigError: if the worker has found that the main script has no guard (see `UNGUARDED_MAIN`).
+    """
+    # A worker that raises sends its report before it ends, so look for a report first.
+    if not worker.reports.has_message():
+        worker.process.join()
+        if worker.process.exitcode == UNGUARDED_MAIN:
+            raise ConfigError(
+                "the main script calls train() or resume() again when a worker imports it; put the call under "
+                '`if __name__ == "__main__":`'
+            )
+        reason = _exit_reason(worker.process.exitcode)
+        if starting:
+            return WorkerError(f"worker {worker.index} died while it started: {reason}")
+        return WorkerError(f"worker {worker.index} died: {reason}")
+    report = worker.reports.get()
+    assert isinstance(report, (Ready, WakeUp, Failed)), report
+    return report
+
+
+def _exit_reason(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"killed by signal {-exitcode}" + (", as when memory runs out" if exitcode == -signal.SIGKILL else "")
+    return f"exit code {exitcode}"
+
+
+class StallDetector:
+    """Finds the stalled ones among the workers that the learner waits for.
+
+    A worker is stalled if its row of `Control.progress` has not changed for `timeout` seconds.
+    """
+
+    def __init__(self, progress: np.ndarray, timeout: float, interval: float) -> None:
+        """Create a detector that has seen no worker yet.
+
+        Args:
+            progress: [W, 2], `Control.progress`.
+            timeout: in seconds.
+            interval: in seconds. A longer gap between two calls counts as this, because this process has not run.
+        """
+        self._progress, self._seen = progress, progress.copy()
+        self._timeout, self._interval = timeout, interval
+        self._looked_at = time.monotonic()
+        self._unchanged = np.zeros(len(progress))  # [W], seconds without progress
+
+    def stalled(self, workers: list[WorkerProcess]) -> list[tuple[WorkerProcess, WorkerError]]:
+        """Return the stalled ones of `workers`, each with its failure."""
+        now, latest = time.monotonic(), self._progress.copy()
+        elapsed = min(now - self._looked_at, self._interval)
+        self._unchanged = np.where((latest != self._seen).any(axis=1), 0.0, self._unchanged + elapsed)
+        self._looked_at, self._seen = now, latest
+        return [
+            (
+                worker,
+                WorkerError(
+                    f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {self._timeout:g} s; "
+                    "run.log may show where it is; if its environment is that slow, raise --worker-timeout"
+                ),
+            )
+            for worker in workers
+            if self._unchanged[worker.index] >= self._timeout
+        ]
