@@ -30,9 +30,9 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.kernels import kernels, supported_variants
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
+from shmppo.lockstep.pool import Collect
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate
 from shmppo.ppo.gae import compute_advantages
@@ -56,11 +56,12 @@ def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
-    """Shared buffers, and a learner that has begun iteration 0."""
+    """Shared buffers, and a learner that has published for iteration 0."""
     fields = run_fields(config, task)
     buffers = SharedBuffers(fields, allocate(fields))
     learner = Learner(config, task, buffers)
-    learner.begin(0)
+    learner.publish_statistics(0)
+    learner.set_rates(0)
     return buffers, learner
 
 

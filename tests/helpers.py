@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +28,8 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.mailbox import LearnerMailbox
 from shmppo.lockstep.worker_pool import WorkerPool
-from shmppo.lockstep.worker_processes import WorkerProcesses
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model, parameter_offsets
 from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native import NativeNetwork
@@ -170,8 +171,15 @@ def clone_of_recording(config: TrainConfig, path: Path, episodes: int = 6, max_s
     return dataclasses.replace(config, objective="clone", demonstrations=str(path))
 
 
+def pid_of(worker: int) -> int:
+    """The process id of a worker of a run in this process."""
+    (pid,) = (child.pid for child in multiprocessing.active_children() if child.name == f"worker-{worker}")
+    assert pid is not None
+    return pid
+
+
 class Saboteur:
-    """Sends a signal to a worker in a given round (one COLLECT or LEARN command) of a run in this process.
+    """Sends a signal to a worker in a given round (one command to workers) of a run in this process.
 
     Attributes:
         hit: process id of the worker that got the signal; 0 until then.
@@ -180,19 +188,20 @@ class Saboteur:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_round: int, number: int, delay: float) -> None:
         """Prepare the signal `number`, which is sent `delay` seconds after the command of round `at_round`, from 1."""
         self.hit = 0
-        rounds = 0
-        original = WorkerProcesses.send
+        rounds, last = 0, -1
+        original = LearnerMailbox.send
 
-        def send_and_strike(processes: WorkerProcesses, workers: list[int], command: Any) -> None:
-            nonlocal rounds
-            rounds += bool(workers)
-            original(processes, workers, command)
+        def send_and_strike(mailbox: LearnerMailbox, worker: int, command: Any) -> None:
+            nonlocal rounds, last
+            rounds += rounds == 0 or worker <= last
+            last = worker
+            original(mailbox, worker, command)
             if rounds == at_round and not self.hit:
-                self.hit = processes.pids[workers[-1]]
+                self.hit = pid_of(worker)
                 time.sleep(delay)
                 os.kill(self.hit, number)
 
-        monkeypatch.setattr(WorkerProcesses, "send", send_and_strike)
+        monkeypatch.setattr(LearnerMailbox, "send", send_and_strike)
 
 
 def make_collectors(config: TrainConfig) -> tuple[SharedBuffers, Learner, Callable[[int, int], Collector]]:

@@ -60,8 +60,8 @@ TRACER = Tracer()
 
 def trace_worker() -> None:
     """In a worker: trace from the second Collect command to the third."""
-    from shmppo.lockstep.commands import Collect
     from shmppo.lockstep.mailbox import WorkerMailbox
+    from shmppo.lockstep.pool import Collect
 
     receive = WorkerMailbox.receive
 

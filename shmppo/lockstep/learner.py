@@ -17,8 +17,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
-from shmppo.lockstep.commands import ComputeGradients, ReduceGradients, RefreshStates, StepOptimizer
-from shmppo.lockstep.pool import Pool
+from shmppo.lockstep.pool import ComputeGradients, Pool, ReduceGradients, RefreshStates, StepOptimizer
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
@@ -90,21 +89,20 @@ class Learner:
         """Return the SHA-256 of the current weights."""
         return weights_sha256(self.model.state_dict().values())
 
-    def begin(self, iteration: int) -> None:
-        """Begin an iteration: publish what normalizes its observations, its learning rate, and its coefficients."""
-        self._iteration = iteration
-        self.publish_statistics()
-        if self.schedule.trains_actor(iteration) > self.schedule.trains_actor(iteration - 1):
-            self._buffers.optimizer.steps[0] = 0  # otherwise the first steps of the actor would be too large
-        self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
-        self._buffers.minibatches.coefficients[:] = list(coefficients(self.schedule, iteration).values())
+    def publish_statistics(self, iteration: int) -> None:
+        """Copy the statistics that normalize observations to shared memory. The model's parameters are there.
 
-    def publish_statistics(self) -> None:
-        """Copy the statistics that normalize observations to shared memory. The model's parameters are there."""
+        iteration: number of finished iterations.
+        """
         self._buffers.published.obs_mean[:] = self.obs_moments.mean
         self._buffers.published.obs_scale[:] = 1 / self.obs_moments.std
 
-    def update(self, pool: Pool) -> UpdateStatistics:
+    def set_rates(self, iteration: int) -> None:
+        """Publish the learning rate and the coefficients of the loss in an iteration."""
+        self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
+        self._buffers.minibatches.coefficients[:] = list(coefficients(self.schedule, iteration).values())
+
+    def update(self, iteration: int, pool: Pool) -> UpdateStatistics:
         """Update the weights with all minibatches of all epochs, or those before one exceeds the target KL.
 
         pool: computes the gradients of the minibatches in shared memory, and steps the optimizer. Its timer measures
@@ -115,7 +113,10 @@ class Learner:
                 MAX_FIRST_LOG_RATIO. The invalid minibatch has not changed the weights.
         """
         config, timer, every = self.config, pool.timer, self.config.kl_profile_every
-        recorder = self._kl_recorder if every is not None and self._iteration % every == 0 else None
+        recorder = self._kl_recorder if every is not None and iteration % every == 0 else None
+        self.set_rates(iteration)
+        if self.schedule.actor_training_starts(iteration):
+            self._buffers.optimizer.steps[0] = 0  # otherwise the first steps of the actor would be too large
         if recorder is not None:
             recorder.begin(self._buffers.minibatches)
         steps: list[dict[str, float]] = []
@@ -146,7 +147,7 @@ class Learner:
         timer.switch("other")
         self.kl_profile = recorder.end(len(steps)) if recorder is not None else None
         last_kl = float(np.mean(kls[-config.minibatches :]))
-        if self.schedule.trains_actor(self._iteration):
+        if self.schedule.trains_actor(iteration):
             self.schedule.adapt(last_kl)
         means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else np.full(len(METRICS), np.nan)
         return UpdateStatistics(

@@ -9,8 +9,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.commands import Collect, Command
-from shmppo.lockstep.pool import Times
+from shmppo.lockstep.pool import Collect, Command, Times
 from shmppo.lockstep.share import Share, divide_work
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from shmppo.errors import ConfigError, EnvError, OriginalError, ShmppoError, WorkerError
-from shmppo.lockstep.commands import UPDATE_COMMANDS, Command
+from shmppo.lockstep.pool import UPDATE_COMMANDS, Command
 from shmppo.parallel.shared_buffers import Control
 from shmppo.parallel.spin import SpinWait, fence
 from shmppo.utils.user_code import describe_error, user_traceback

@@ -1,4 +1,4 @@
-"""What the learner's loop needs of the processes that work for it."""
+"""What the learner can ask of the processes that work for it: the commands, and a pool that carries them out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,45 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from shmppo.lockstep.commands import Command
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.utils.phase_timer import PhaseTimer
+
+
+class Collect(NamedTuple):
+    """Collect one rollout of the environments of this process."""
+
+    iteration: int
+
+
+class ComputeGradients(NamedTuple):
+    """Compute the gradients of a minibatch for the shards of this process."""
+
+    epoch: int
+    minibatch: int
+
+
+class ReduceGradients(NamedTuple):
+    """Add the gradients of all shards, for the parameters of this process."""
+
+
+class StepOptimizer(NamedTuple):
+    """Step the optimizer, for the parameters of this process. It cannot be repeated."""
+
+
+class RefreshStates(NamedTuple):
+    """Recompute the stored recurrent states of the environments of this process with the current weights."""
+
+
+class Evaluate(NamedTuple):
+    """Play the episodes of this process in an evaluation with the current weights."""
+
+    iteration: int
+    """Number of finished iterations."""
+
+
+Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | RefreshStates | Evaluate
+UPDATE_COMMANDS = (ComputeGradients, ReduceGradients, StepOptimizer)
+"""Commands of a minibatch. They follow each other within a millisecond."""
 
 
 class Times(NamedTuple):
@@ -62,7 +98,7 @@ class Pool(Protocol):
         """
 
     def take_times(self) -> Times:
-        """Return the times since the last call. The last rollout stays the same until the next one."""
+        """Return the times since the last call. Those of a rollout stay the same until the next one is collected."""
 
     def close(self, grace: float = 2.0) -> None:
         """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""

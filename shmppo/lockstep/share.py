@@ -12,7 +12,7 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
-from shmppo.lockstep.commands import (
+from shmppo.lockstep.pool import (
     Collect,
     Command,
     ComputeGradients,

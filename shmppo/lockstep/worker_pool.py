@@ -1,4 +1,4 @@
-"""The pool with worker processes: it divides each phase among the processes, and measures what lock-step costs."""
+"""The pool with worker processes: it sends each command to the processes that have a part of it, and measures times."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.commands import Collect, Command
-from shmppo.lockstep.pool import Times
+from shmppo.lockstep.mailbox import LearnerMailbox
+from shmppo.lockstep.pool import Collect, Command, Times
 from shmppo.lockstep.share import Share, divide_work
 from shmppo.lockstep.worker import WorkerSetup
 from shmppo.lockstep.worker_processes import WorkerProcesses
@@ -58,7 +58,8 @@ class WorkerPool:
             WorkerSetup(config, task, buffers.fields, buffers.memory, log_file, spins, part, w)
             for w, part in enumerate(self._parts)
         ]
-        self._workers = WorkerProcesses(setups, buffers.control, actions, mark_lost)
+        self._mailbox = LearnerMailbox(buffers.control)
+        self._workers = WorkerProcesses(setups, self._mailbox, buffers.control.progress, actions, mark_lost)
 
     @property
     def restarts(self) -> int:
@@ -73,16 +74,18 @@ class WorkerPool:
         self._workers.wait_ready(range(len(self._parts)))
 
     def execute(self, command: Command) -> None:
+        """Let every process that has a part of a command do it, and wait until all have done theirs."""
         workers = [w for w, part in enumerate(self._parts) if part.has(command)]
         if not workers:
             self._share.execute(command)
             return
         timer, timings = self.timer, self._buffers.timings
         sent = timer.switch("wait")
-        self._workers.send(workers, command)
+        for w in workers:
+            self._mailbox.send(w, command)
         own = [self._share.execute(command)] if self._part.has(command) else []
         timer.switch("wait")
-        self._workers.wait(workers, command)
+        self._workers.wait_replacing_failed(workers, command)
         now = timer.switch("other")
         seconds = timings.phase_seconds[workers]
         if not own:
@@ -93,6 +96,7 @@ class WorkerPool:
             self._collect_seconds, self._worker_seconds = now - sent, seconds.sum(axis=1)
 
     def take_times(self) -> Times:
+        """Return the times since the last call."""
         signaling, self._signaling_seconds = self._signaling_seconds, 0.0
         return Times(self.timer.reset(), self._collect_seconds, self._worker_seconds, signaling)
 

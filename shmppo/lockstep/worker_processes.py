@@ -23,11 +23,10 @@ import torch.multiprocessing
 from shmppo.config.checks import require
 from shmppo.errors import ConfigError, ShmppoError, WorkerError
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.commands import UPDATE_COMMANDS, Command, Evaluate, StepOptimizer
 from shmppo.lockstep.fork_server import kill_with_children, start_fork_server
 from shmppo.lockstep.mailbox import BLOCK_SECONDS, Failed, LearnerMailbox, PipeQueue, Ready, Stop, WakeUp
+from shmppo.lockstep.pool import UPDATE_COMMANDS, Command, Evaluate, StepOptimizer
 from shmppo.lockstep.worker import STACK_SIGNAL, WorkerSetup, run_worker
-from shmppo.parallel.shared_buffers import Control
 from shmppo.parallel.spin import SpinWait
 from shmppo.utils.user_code import main_is_importable
 
@@ -118,11 +117,17 @@ class WorkerProcesses:
     def __init__(
         self,
         setups: Sequence[WorkerSetup],
-        control: Control,
+        mailbox: LearnerMailbox,
+        progress: np.ndarray,
         actions: ActionLog,
         mark_lost: Callable[[int], None],
     ) -> None:
-        """Start all workers. For actions and mark_lost, see `WorkerPool`.
+        """Start all workers.
+
+        Args:
+            mailbox: sends commands to them.
+            progress: [W, 2], `Control.progress`.
+            actions, mark_lost: see `WorkerPool`.
 
         Raises:
             OSError: if the system cannot start as many processes.
@@ -131,7 +136,7 @@ class WorkerProcesses:
         self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
         self._config, self._spins = setups[0].config, setups[0].spins
         self._start_seconds = max(MIN_START_SECONDS, self._config.worker_timeout)
-        self._mailbox, self._progress = LearnerMailbox(control), control.progress
+        self._mailbox, self._progress = mailbox, progress
         self._spin_wait = SpinWait()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(len(setups))}
         self._begun: set[int] = set()  # workers whose environments have begun or have been restored
@@ -185,13 +190,8 @@ class WorkerProcesses:
                 failed.append(w)
             indices = failed
 
-    def send(self, indices: Iterable[int], command: Command) -> None:
-        """Send a command to workers."""
-        for w in indices:
-            self._mailbox.send(w, command)
-
-    def wait(self, indices: Iterable[int], command: Command) -> None:
-        """Wait until workers have carried out the command that was sent. Replace those that die or stall.
+    def wait_replacing_failed(self, indices: Iterable[int], command: Command) -> None:
+        """Wait until workers have carried out their command. Replace those that die or stall, and send it again.
 
         Raises:
             ShmppoError: if a worker raises. It would raise again.
@@ -213,7 +213,8 @@ class WorkerProcesses:
                     self._replace(w, report)
                     failed.append(w)
             self.wait_ready(failed)
-            self.send(failed, command)
+            for w in failed:
+                self._mailbox.send(w, command)
             indices = failed
 
     def _replace(self, index: int, error: ShmppoError) -> None:

@@ -150,9 +150,7 @@ class Minibatches:
     advantage_scale: np.ndarray = _shared(
         LEARNER, "PLAN", "f8", "K M 2", "mean and 1 / standard deviation of advantages"
     )
-    coefficients: np.ndarray = _shared(
-        LEARNER, "PUBLISH", "f8", "coefficients", "coefficients of the loss in this update"
-    )
+    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "coefficients", "coefficients of the loss in this update")
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ class ShardResults:
 class OptimizerState:
     """What an optimizer step reads besides the gradient, and the state that it changes."""
 
-    learning_rate: np.ndarray = _shared(LEARNER, "PUBLISH", "f8", "1", "learning rate of the iteration")
+    learning_rate: np.ndarray = _shared(LEARNER, "PLAN", "f8", "1", "learning rate of the iteration")
     gradient_factor: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "scales the gradient to --max-grad-norm")
     steps: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "number of steps of Adam with this one")
     moments: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "2 P", "moments of Adam")

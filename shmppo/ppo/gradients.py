@@ -12,7 +12,6 @@ parameters of the network. Per step there are A action dimensions, O policy para
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Protocol
 
 import numpy as np
@@ -20,13 +19,13 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.native import NativeNetwork, uses_kernels
+from shmppo.models.native import uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, LossInputs, by_metric, compute_loss
-from shmppo.ppo.minibatches import burn_in_steps, pack_steps
+from shmppo.ppo.minibatches import burn_in_steps
+from shmppo.ppo.native_gradients import NativeGradients
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
-from shmppo.spaces.normalization import leaf_statistics
 
 AUXILIARY = METRICS.index("auxiliary_loss")
 """The term that is computed here, because it depends on the features of the network."""
@@ -61,53 +60,6 @@ class GradientNetwork(Protocol):
             bounds: int64 [shards + 1], where the rows of each shard begin in `order`.
             by_outputs: one derivative for each of them, of the same shape.
         """
-
-
-class NativeGradients:
-    """The network computed by the kernels. Its memory grows with the largest batch."""
-
-    one_by_one = False
-
-    def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
-        self._model, self._gradients = model, buffers.shard_results.gradients
-        self._bf16 = config.autocast == "bf16"
-        self._obs = [leaf.reshape(math.prod(leaf.shape[:2]), *leaf.shape[2:]) for leaf in buffers.rollout.obs]
-        published = buffers.published
-        self._statistics = leaf_statistics(
-            model.observation.normalized_slices, published.obs_mean, published.obs_scale, config.normalize_obs
-        )
-        self._allocate((1, 1))
-
-    def _allocate(self, capacity: tuple[int, ...]) -> None:
-        """Allocate the memory. capacity: most rows and sequences of a batch."""
-        self._capacity, (rows, sequences) = capacity, capacity
-        self._network = NativeNetwork(
-            self._model,
-            self._obs,
-            self._statistics,
-            row_count=rows,
-            sequences=sequences,
-            gradients=self._gradients,
-            bf16=self._bf16,
-        )
-
-    def load(self) -> None:
-        self._network.load()
-
-    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
-        needed = len(index), len(state)
-        capacity = tuple(n * 5 // 4 if n > most else most for n, most in zip(needed, self._capacity, strict=True))
-        if capacity != self._capacity:
-            self._allocate(capacity)
-            self.load()
-        self._network.state[: len(state)] = state
-        self._network.forward(active, index)
-        return tuple(output[: len(index)] for output, _ in self._network.outputs)
-
-    def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
-        for (_, derivatives), given in zip(self._network.outputs, by_outputs, strict=True):
-            derivatives[: len(given)] = given
-        self._network.backward(shards, order, bounds)
 
 
 class ShardGradients:
@@ -224,3 +176,26 @@ class ShardGradients:
         states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.rows + sequences[:, 1]]
         states[sequences[:, 3] < 0] = 0.0
         return states
+
+
+def pack_steps(
+    sequences: np.ndarray, *, rows: int, burn_in: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the steps of some sequences in the order of (step, sequence), without padding.
+
+    Args:
+        sequences: [J, 4]. Those with the most steps, including burn-in, are first.
+        rows: N.
+        burn_in: as configured.
+
+    Returns:
+        (index int64 [R] of each step in flattened arrays [T·N, …], active int32 [L], the number of sequences that have
+        a step t, counted bool [R], false at burn-in steps, member int64 [R], to which sequence each step belongs).
+    """
+    before = burn_in_steps(sequences, burn_in)
+    ends = before + sequences[:, 2]
+    has_step = np.arange(ends[0])[:, np.newaxis] < ends  # [L, J]
+    offset, member = np.nonzero(has_step)
+    step = (sequences[:, 0] - before)[member] + offset
+    index = step * np.int64(rows) + sequences[member, 1]
+    return index, has_step.sum(axis=1, dtype=np.int32), offset >= before[member], member

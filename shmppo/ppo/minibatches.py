@@ -206,29 +206,6 @@ def burn_in_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
     return np.where((sequences[:, 3] >= 0) & (sequences[:, 0] > 0), burn_in, 0)
 
 
-def pack_steps(
-    sequences: np.ndarray, *, rows: int, burn_in: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the steps of some sequences in the order of (step, sequence), without padding.
-
-    Args:
-        sequences: [J, 4]. Those with the most steps, including burn-in, are first.
-        rows: N.
-        burn_in: as configured.
-
-    Returns:
-        (index int64 [R] of each step in flattened arrays [T·N, …], active int32 [L], the number of sequences that have
-        a step t, counted bool [R], false at burn-in steps, member int64 [R], to which sequence each step belongs).
-    """
-    before = burn_in_steps(sequences, burn_in)
-    ends = before + sequences[:, 2]
-    has_step = np.arange(ends[0])[:, np.newaxis] < ends  # [L, J]
-    offset, member = np.nonzero(has_step)
-    step = (sequences[:, 0] - before)[member] + offset
-    index = step * np.int64(rows) + sequences[member, 1]
-    return index, has_step.sum(axis=1, dtype=np.int32), offset >= before[member], member
-
-
 class AdvantageSums:
     """Sums of advantages over each sequence. From them follow the mean and standard deviation of every minibatch.
 

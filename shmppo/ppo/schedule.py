@@ -37,6 +37,10 @@ class Schedule:
         """Whether an iteration trains the actor, too (--critic-warmup-steps)."""
         return iteration * self.config.batch_steps >= self.config.critic_warmup_steps
 
+    def actor_training_starts(self, iteration: int) -> bool:
+        """Whether an iteration is the first one after --critic-warmup-steps."""
+        return self.trains_actor(iteration) and not self.trains_actor(iteration - 1)
+
     def learning_rate(self, iteration: int) -> float:
         """Return the learning rate of an iteration, with annealing and warm-up."""
         config = self.config

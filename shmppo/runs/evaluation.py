@@ -17,9 +17,8 @@ from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError
-from shmppo.lockstep.commands import Evaluate
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.pool import Pool
+from shmppo.lockstep.pool import Evaluate, Pool
 from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -62,7 +61,7 @@ class Evaluations:
             ConfigError: if a video cannot be recorded.
         """
         began, self.evaluated_at = pool.timer.switch("evaluation"), iteration
-        learner.publish_statistics()
+        learner.publish_statistics(iteration)
         pool.execute(Evaluate(iteration))
         pool.timer.switch("evaluation")
         results = self._buffers.evaluation

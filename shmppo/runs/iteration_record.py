@@ -67,19 +67,19 @@ class RecordingLearner(Learner):
         super().__init__(*arguments)
         self._record = record
 
-    def begin(self, iteration: int) -> None:
+    def publish_statistics(self, iteration: int) -> None:
         """Record the state at the start of the iteration."""
-        super().begin(iteration)
-        self._active = iteration == self._record.iteration
-        if self._active:
+        super().publish_statistics(iteration)
+        if iteration == self._record.iteration:
             state, carry = self.state(), self._buffers.carries[iteration % 2]
             self._record.start = {title: _digest(_leaves(state[name])) for name, title in _START_FIELDS.items()} | {
                 "recurrent state at the start": _digest([carry.state]),
                 "episodes at the start": _digest([carry.first, carry.episode, carry.episode_length]),
             }
 
-    def update(self, pool: Pool) -> UpdateStatistics:
+    def update(self, iteration: int, pool: Pool) -> UpdateStatistics:
         """Record the rollout, its advantages, and its minibatches."""
+        self._active = iteration == self._record.iteration
         if self._active:
             rollout, minibatches = self._buffers.rollout, self._buffers.minibatches
             advantages = minibatches.step_targets[:, 0].reshape(rollout.reward.shape)
@@ -91,7 +91,7 @@ class RecordingLearner(Learner):
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}
             self._record.steps = {name: _compact(array, written.get(name, valid)) for name, array in arrays.items()}
             self._record.update["minibatches"] = _digest(_used_parts(minibatches))
-        return super().update(pool)
+        return super().update(iteration, pool)
 
     def _results(self) -> tuple[dict[str, float], float]:
         """Record the weights before a minibatch, and its gradient."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from shmppo.lockstep.commands import Collect
+from shmppo.lockstep.pool import Collect
 from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.minibatches import build_minibatches
@@ -24,7 +24,7 @@ def train_iterations(session: Session) -> None:
         timer.switch("publish")
         state.publish_options()
         with numeric_modes():  # the callback or the schedule of options may have changed them
-            learner.begin(iteration)
+            learner.publish_statistics(iteration)
             if state.opponents is not None:
                 with saving(session.run_dir):
                     state.opponents.fill(iteration)
@@ -37,7 +37,7 @@ def train_iterations(session: Session) -> None:
                 config, rollout, buffers.minibatches, iteration=iteration, advantages=advantages, process_group=group
             )
             timer.switch("other")
-            statistics = learner.update(pool)
+            statistics = learner.update(iteration, pool)
             learner.update_obs_normalizer(rollout)
             due = config.eval_every is not None and (iteration + 1) % config.eval_every == 0
             evaluation = session.evaluate() if due else {}

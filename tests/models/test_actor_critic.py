@@ -30,7 +30,8 @@ from shmppo.models.actor_critic import (
     parameter_views,
     weights_sha256,
 )
-from shmppo.ppo.minibatches import cut_sequences, pack_steps
+from shmppo.ppo.gradients import pack_steps
+from shmppo.ppo.minibatches import cut_sequences
 
 
 def step_loop(model: ActorCritic, obs: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

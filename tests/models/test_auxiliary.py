@@ -20,7 +20,7 @@ from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.lockstep.commands import ComputeGradients
+from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import build_model, network_weights
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_trained

@@ -14,7 +14,7 @@ from helpers import assert_refused
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.lockstep.commands import ComputeGradients
+from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import build_model, parameter_views
 from shmppo.runs.trainer import train
 from shmppo.sampling.actor import TorchActing

@@ -15,8 +15,8 @@ import pytest
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep import mailbox
-from shmppo.lockstep.commands import Collect, Command, ComputeGradients, RefreshStates
 from shmppo.lockstep.mailbox import LearnerMailbox, PipeQueue, Stop, WakeUp, WorkerMailbox
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, RefreshStates
 from shmppo.parallel import spin
 from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate
 from shmppo.parallel.spin import SpinWait

@@ -11,8 +11,8 @@ from multiprocessing.connection import wait
 import pytest
 
 from shmppo.errors import EnvError
-from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.mailbox import Failed, PipeQueue, Ready, WakeUp
+from shmppo.lockstep.pool import Collect
 from shmppo.lockstep.worker_processes import start_context
 
 

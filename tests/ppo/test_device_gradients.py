@@ -14,8 +14,8 @@ from conftest import planned, published, sampled
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.commands import Collect, ComputeGradients
 from shmppo.lockstep.local_pool import LocalPool
+from shmppo.lockstep.pool import Collect, ComputeGradients
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.torch_gradients import GradientInputs
@@ -43,10 +43,10 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
         pool.start(learner.model)
         pool._share._gradients = source(config, task.distribution, learner.model, buffers)
         for iteration in range(3):
-            learner.begin(iteration)
+            learner.publish_statistics(iteration)
             pool.execute(Collect(iteration))
             planned(buffers, learner)
-            learner.update(pool)
+            learner.update(iteration, pool)
             learner.update_obs_normalizer(buffers.rollout)
         pool.close()
         weights.append(learner.weights_sha256())

@@ -17,7 +17,7 @@ from torch.distributions import kl_divergence
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.lockstep.commands import ComputeGradients
+from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients

@@ -15,7 +15,7 @@ from helpers import KERNELS, assert_near
 from test_gradients import CONFIG, in_float64, loss_of, plain_terms
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.lockstep.commands import ComputeGradients
+from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.sampling.idle_steps import leave_out_idle_steps

@@ -15,7 +15,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.user_vector_env import RESET_STEP
 from shmppo.errors import TrainingError
-from shmppo.lockstep.commands import Command, ComputeGradients, StepOptimizer
+from shmppo.lockstep.pool import Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.ppo.loss import METRICS, by_metric
 from shmppo.runs.trainer import train
@@ -56,7 +56,7 @@ def test_acting_with_other_weights_stops_the_run_before_the_weights_change() -> 
     planned(buffers, learner)
     before = learner.weights_sha256()
     with pytest.raises(TrainingError, match=r"\|log ratio\| is 1\.0\de-02 but must be below 1e-03"):
-        learner.update(pool)
+        learner.update(0, pool)
     assert learner.weights_sha256() == before
 
 
@@ -81,7 +81,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(e
         r"this minibatch has not changed the weights"
     )
     with pytest.raises(TrainingError, match=message):
-        learner.update(pool)
+        learner.update(0, pool)
     assert [learner.weights_sha256()] == before
 
 
@@ -107,7 +107,7 @@ def test_the_kl_of_the_last_epoch_is_the_mean_over_its_minibatches() -> None:
             kls.append(by_metric(buffers.shard_results.loss_terms.sum(0), METRICS)["approx_kl"])
 
     pool.execute = recorded  # type: ignore[method-assign]
-    assert learner.update(pool).approx_kl_last_epoch == pytest.approx(np.mean(kls[3:]))
+    assert learner.update(0, pool).approx_kl_last_epoch == pytest.approx(np.mean(kls[3:]))
     assert np.mean(kls[3:]) > 1.1 * np.mean(kls)
 
 
@@ -116,7 +116,7 @@ def test_the_gradient_is_clipped_after_its_norm_is_measured() -> None:
     buffers, learner, pool = sampled(config)
     planned(buffers, learner)
     before = buffers.published.weights.copy()
-    statistics = learner.update(pool)
+    statistics = learner.update(0, pool)
     norm = np.linalg.norm(buffers.shard_results.gradients.sum(0))
     assert norm > 1
     assert statistics.gradient_norm == pytest.approx(norm, rel=1e-5)

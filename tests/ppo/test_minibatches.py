@@ -9,8 +9,9 @@ import pytest
 from conftest import planned, sampled
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.ppo.gradients import pack_steps
 from shmppo.ppo.loss import coefficients
-from shmppo.ppo.minibatches import assign_shards, cut_sequences, equal_cuts, pack_steps, shuffle_sequences
+from shmppo.ppo.minibatches import assign_shards, cut_sequences, equal_cuts, shuffle_sequences
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,

@@ -17,8 +17,8 @@ from public_helpers import csv_rows
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.lockstep.commands import RefreshStates
 from shmppo.lockstep.learner import Learner
+from shmppo.lockstep.pool import RefreshStates
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.trainer import train

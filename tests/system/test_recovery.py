@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from cases import LAST, assert_same_numbers, configuration, undisturbed
 from conftest import summary_of
-from helpers import Saboteur
+from helpers import Saboteur, pid_of
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, WorkerError
-from shmppo.lockstep.commands import StepOptimizer
-from shmppo.lockstep.worker_processes import WorkerProcesses
+from shmppo.lockstep.mailbox import LearnerMailbox
+from shmppo.lockstep.pool import StepOptimizer
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 
@@ -62,13 +62,13 @@ def test_a_stalled_worker_is_replaced_and_killed_so_that_it_cannot_write_again(
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    original = WorkerProcesses.send
+    original = LearnerMailbox.send
 
-    def kill_always(processes: WorkerProcesses, workers: list[int], command: Any) -> None:
-        os.kill(processes.pids[0], signal.SIGKILL)
-        original(processes, workers, command)
+    def kill_always(mailbox: LearnerMailbox, worker: int, command: Any) -> None:
+        os.kill(pid_of(0), signal.SIGKILL)
+        original(mailbox, worker, command)
 
-    monkeypatch.setattr(WorkerProcesses, "send", kill_always)
+    monkeypatch.setattr(LearnerMailbox, "send", kill_always)
     with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9, as when memory runs out") as caught:
         train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
     summary = summary_of(tmp_path / "run")
@@ -80,22 +80,22 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
     shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The step of its part cannot be repeated."""
-    original, steps = WorkerProcesses.send, 0
+    original, steps = LearnerMailbox.send, 0
 
-    def kill(processes: WorkerProcesses, workers: list[int], command: Any) -> None:
+    def kill(mailbox: LearnerMailbox, worker: int, command: Any) -> None:
         nonlocal steps
-        is_step = bool(workers) and isinstance(command, StepOptimizer)
+        is_step = isinstance(command, StepOptimizer)
         steps += is_step
         kills = is_step and steps == 5
         for number in (signal.SIGSTOP, signal.SIGKILL):
             if kills:
-                os.kill(processes.pids[workers[-1]], number)
+                os.kill(pid_of(worker), number)
             if number == signal.SIGSTOP:
-                original(processes, workers, command)
+                original(mailbox, worker, command)
 
     monkeypatch.setattr("shmppo.lockstep.share.MIN_DIVIDED_STEP", 0)
     with monkeypatch.context() as patched:
-        patched.setattr(WorkerProcesses, "send", kill)
+        patched.setattr(LearnerMailbox, "send", kill)
         with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
             train(sharded(tmp_path / "run"))
     assert summary_of(tmp_path / "run")["weights_sha256"] is None

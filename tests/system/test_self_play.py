@@ -20,7 +20,7 @@ from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.evaluate import main
-from shmppo.lockstep.commands import Collect
+from shmppo.lockstep.pool import Collect
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool

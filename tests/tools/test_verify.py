@@ -17,9 +17,9 @@ from helpers import clone_of_recording, slow_after
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.lockstep.commands import Command, ComputeGradients
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
+from shmppo.lockstep.pool import Command, ComputeGradients
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout
 from shmppo.ppo.gae import compute_advantages
@@ -155,7 +155,7 @@ class Planted:
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.field = FIELDS[seed % len(FIELDS)]
-        self.iteration = int(rng.integers(6))
+        self.iteration, self.current = int(rng.integers(6)), -1
         self.t, self.n = int(rng.integers(BASE.rollout_steps)), int(rng.integers(BASE.num_envs))
         self.epoch, self.minibatch = int(rng.integers(BASE.epochs)), int(rng.integers(BASE.minibatches))
         if self.field == "weights before" and (self.epoch, self.minibatch) == (0, 0):
@@ -169,16 +169,17 @@ class Planted:
         return self.field if self.field == "weights" else f"{self.field} (step {self.t} of environment {self.n})"
 
     def _applies(self, learner: Learner) -> bool:
-        return learner.config.worker_timeout == PLANTED and learner._iteration == self.iteration
+        return learner.config.worker_timeout == PLANTED and self.current == self.iteration
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
-        begin, update, compute = Learner.begin, Learner.update, LocalPool.execute
+        publish, update, compute = Learner.publish_statistics, Learner.update, LocalPool.execute
         learners: list[Learner] = []
 
-        def changed_begin(learner: Learner, iteration: int) -> None:
+        def changed_publish(learner: Learner, iteration: int) -> None:
             learners[:] = [learner]
-            begin(learner, iteration)
+            self.current = iteration
+            publish(learner, iteration)
 
         def changed_advantages(config: TrainConfig, rollout: Rollout, *arguments: Any) -> np.ndarray:
             applies = self._applies(learners[0])
@@ -206,7 +207,7 @@ class Planted:
                 learner._buffers.published.weights[0] += 1e-4
             return statistics
 
-        monkeypatch.setattr(Learner, "begin", changed_begin)
+        monkeypatch.setattr(Learner, "publish_statistics", changed_publish)
         monkeypatch.setattr("shmppo.runs.loop.compute_advantages", changed_advantages)
         monkeypatch.setattr(Learner, "update", changed_update)
         monkeypatch.setattr(LocalPool, "execute", changed_compute)
