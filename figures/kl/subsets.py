@@ -22,16 +22,19 @@ import torch
 from shmppo import TrainConfig, resume, train
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
-from shmppo.lockstep.commands import Collect
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
-from shmppo.lockstep.share import Part
+from shmppo.lockstep.pool import Collect
+from shmppo.lockstep.share import Share, divide_work
+from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.layout import run_fields
-from shmppo.ppo.minibatches import cut_sequences
+from shmppo.ppo.minibatches import build_minibatches, cut_sequences
 from shmppo.runs.train_state import TrainState
 from shmppo.storage.checkpoint import load_selected_checkpoint
+from shmppo.utils.phase_timer import PhaseTimer
 
 JOB = TrainConfig(
     core="none", encoder_sizes=(64, 64), separate_critic="all", epochs=10, learning_rate=3e-4, value_clip=True,
@@ -60,7 +63,7 @@ def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Sha
     learner.load(checkpoint["learner"])
     pool = LocalPool(config, task, buffers, state.actions, state.actions.mark_lost)
     try:
-        learner.begin(state.iteration)
+        learner.publish_statistics(state.iteration)
         pool.start(learner.model)
         pool.execute(Collect(state.iteration))
     finally:
@@ -93,13 +96,16 @@ def update_on(
     learner = Learner(config, task, buffers)
     # A copy, because the optimizer continues to use the tensors of the state that it loads.
     learner.load(copy.deepcopy(state) | {"discounted_return": state["discounted_return"][envs]})
-    learner.begin(iteration)
-    minibatches = learner.minibatches(buffers.rollout, learner.advantages(buffers.rollout))
-    actions = TrainState(config, task, buffers).actions
-    part = Part.whole(config)._replace(columns=range(0))
-    pool = LocalPool(config, task, buffers, actions, actions.mark_lost, part)
-    pool.start(learner.model)
-    statistics = learner.update(minibatches, pool)
+    learner.publish_statistics(iteration)
+    rollout, group = buffers.rollout, SINGLE_PROCESS
+    advantages = compute_advantages(config, rollout, learner.reward_normalizer, group)
+    build_minibatches(
+        config, rollout, buffers.minibatches, iteration=iteration, advantages=advantages, process_group=group
+    )
+    (everything,) = divide_work(config, len(buffers.published.weights), workers=0)
+    update_only = everything._replace(columns=range(0), episodes=range(0))
+    share: Any = Share(config, task, learner.model, buffers, update_only, PhaseTimer())
+    statistics = learner.update(iteration, share)
     return torch.from_numpy(buffers.published.weights.copy()), statistics.optimizer_steps
 
 
@@ -111,7 +117,7 @@ class Policies:
         self._weights = torch.from_numpy(buffers.published.weights)
         learner = Learner(config, task, buffers)
         learner.load(state)
-        learner.begin(0)
+        learner.publish_statistics(0)
         self.start = self._weights.clone()
         self._gradients = ShardGradients(config, task.distribution, learner.model, buffers)
         self._sequences = cut_sequences(buffers.rollout.first, config.sequence_steps).astype(np.int64)
