@@ -24,6 +24,7 @@ parameters, S recurrent state. Per step: Q log_probs (1, or A with --ratio per-d
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the sha
 PART_OWNER = "process, own part of the parameters"
 OWN_ENVS, OWN_EPISODES = "worker, own environments", "worker, own episodes"
 ANY = "any; read at any time"
+ANY_COMMAND = "COLLECT, REFRESH, LEARN, EVALUATE"
 
 
 def _shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any:
@@ -48,18 +50,18 @@ def _shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any
     return dataclasses.field(metadata=layout)
 
 
-def _per_leaf(writer: str, phase: str, axes: str, meaning: str) -> Any:
-    """Declare one shared array per leaf of the observation. It has the leaf's type, and its shape after `axes`."""
-    return _shared(writer, phase, np.void, axes, meaning)
+_collected = functools.partial(_shared, OWN_ENVS, "COLLECT")
+_carried = functools.partial(_shared, OWN_ENVS, "START, COLLECT")
+_planned = functools.partial(_shared, LEARNER, "PLAN")
+PER_LEAF = np.void
+"""Declares one shared array per leaf of the observation. It has the leaf's type, and its shape after `axes`."""
 
 
 @dataclass(frozen=True)
 class Published:
     """What the learner publishes for acting and for the gradients: weights and normalization statistics."""
 
-    weights: np.ndarray = _shared(
-        PART_OWNER, "STEP", "f4", "P", "all parameters, updated in place; the learner then applies --log-std-min"
-    )
+    weights: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "P", "parameters; the learner then applies --log-std-min")
     obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
     obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
     reset_options: np.ndarray = _shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
@@ -72,85 +74,59 @@ class Published:
 class Rollout:
     """One rollout: T steps of N rows. Steps from `valid_steps[n]` on are not valid (early stop, idle agents)."""
 
-    obs: tuple[np.ndarray, ...] = _per_leaf(
-        OWN_ENVS, "COLLECT", "T N", "observations, not normalized; hidden indices are 0"
-    )
-    actions: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N A", "actions as sampled, before clipping")
-    log_prob: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)"
-    )
-    policy_params: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N O", "policy parameters, for the closed-form KL")
-    teacher_params: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N V", "policy parameters of the teacher")
-    value: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T N", "V(obs[t])")
-    bootstrap: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f4", "T N", "V after a truncated step, and after the last valid step"
-    )
-    reward: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f8", "T N", "rewards as the environment returned them")
-    first: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T N", "obs[t] begins an episode")
-    terminated: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T N", "the episode terminated with the step")
-    truncated: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T N", "the episode was truncated after the step")
+    obs: tuple[np.ndarray, ...] = _collected(PER_LEAF, "T N", "observations, not normalized; hidden indices are 0")
+    actions: np.ndarray = _collected("f4", "T N A", "actions as sampled, before clipping")
+    log_prob: np.ndarray = _collected("f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)")
+    policy_params: np.ndarray = _collected("f4", "T N O", "policy parameters, for the closed-form KL")
+    teacher_params: np.ndarray = _collected("f4", "T N V", "policy parameters of the teacher")
+    value: np.ndarray = _collected("f4", "T N", "V(obs[t])")
+    bootstrap: np.ndarray = _collected("f4", "T N", "V after a truncated step, and after the last valid step")
+    reward: np.ndarray = _collected("f8", "T N", "rewards as the environment returned them")
+    first: np.ndarray = _collected("?", "T N", "obs[t] begins an episode")
+    terminated: np.ndarray = _collected("?", "T N", "the episode terminated with the step")
+    truncated: np.ndarray = _collected("?", "T N", "the episode was truncated after the step")
     sequence_state: np.ndarray = _shared(
         OWN_ENVS, "COLLECT, REFRESH", "f4", "C N S", "initial states of sequences that continue an episode"
     )
     state_drift: np.ndarray = _shared(
         OWN_ENVS, "REFRESH", "f8", "N 2", "sum of squared changes of stored states, and the number of summands"
     )
-    joint_actions: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "T X A", "actions at each step, also of idle agents")
-    joint_end: np.ndarray = _shared(OWN_ENVS, "COLLECT", "?", "T X", "the episode of all agents ended with the step")
-    ended_return: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f8", "T N", "return of the episode that ended with the step"
-    )
-    ended_length: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "i8", "T N", "length of that episode; 0 if it failed, −1 if it does not count"
-    )
-    ended_info: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none"
-    )
-    valid_steps: np.ndarray = _shared(OWN_ENVS, "COLLECT", "i8", "N", "number of valid steps, at most T")
-    obs_moments: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f8", "N 2 D", "mean and sum of squared deviations of the observations"
-    )
+    joint_actions: np.ndarray = _collected("f4", "T X A", "actions at each step, also of idle agents")
+    joint_end: np.ndarray = _collected("?", "T X", "the episode of all agents ended with the step")
+    ended_return: np.ndarray = _collected("f8", "T N", "return of the episode that ended with the step")
+    ended_length: np.ndarray = _collected("i8", "T N", "its length; 0 if it failed, −1 if it does not count")
+    ended_info: np.ndarray = _collected("f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none")
+    valid_steps: np.ndarray = _collected("i8", "N", "number of valid steps, at most T")
+    obs_moments: np.ndarray = _collected("f8", "N 2 D", "mean and sum of squared deviations of the observations")
 
 
 @dataclass(frozen=True)
 class Carry:
     """What a rollout needs from the one before. Iteration i reads carry i mod 2 and writes carry (i + 1) mod 2."""
 
-    obs: tuple[np.ndarray, ...] = _per_leaf(OWN_ENVS, "START, COLLECT", "N", "the current observation")
-    state: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "f4", "N S", "recurrent state")
-    teacher_state: np.ndarray = _shared(OWN_ENVS, "COLLECT", "f4", "N U", "recurrent state of the teacher")
-    first: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "?", "N", "the current observation begins an episode")
-    episode: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "i8", "N", "number of the episode in progress")
-    episode_return: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "f8", "N", "return of the episode so far")
-    episode_length: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "i8", "N", "length of the episode so far")
-    episode_hash: np.ndarray = _shared(
-        OWN_ENVS, "START, COLLECT", "i8", "N", "CRC-32 of the episode so far, to check a replay"
-    )
-    episode_info: np.ndarray = _shared(
-        OWN_ENVS, "START, COLLECT", "f8", "N I 2", "numbers of `info` of the episode so far (`EpisodeInfo.combined`)"
-    )
-    snapshot: np.ndarray = _shared(OWN_ENVS, "START, COLLECT", "u1", "N snapshot", "snapshot of the environment")
+    obs: tuple[np.ndarray, ...] = _carried(PER_LEAF, "N", "the current observation")
+    state: np.ndarray = _carried("f4", "N S", "recurrent state")
+    teacher_state: np.ndarray = _collected("f4", "N U", "recurrent state of the teacher")
+    first: np.ndarray = _carried("?", "N", "the current observation begins an episode")
+    episode: np.ndarray = _carried("i8", "N", "number of the episode in progress")
+    episode_return: np.ndarray = _carried("f8", "N", "return of the episode so far")
+    episode_length: np.ndarray = _carried("i8", "N", "length of the episode so far")
+    episode_hash: np.ndarray = _carried("i8", "N", "CRC-32 of the episode so far, to check a replay")
+    episode_info: np.ndarray = _carried("f8", "N I 2", "numbers of `info` of it so far (`EpisodeInfo.combined`)")
+    snapshot: np.ndarray = _carried("u1", "N snapshot", "snapshot of the environment")
 
 
 @dataclass(frozen=True)
 class Minibatches:
     """The minibatches of one update: K epochs of M minibatches of G shards."""
 
-    step_targets: np.ndarray = _shared(
-        LEARNER, "PLAN", "f4", "T*N 3+Q", "advantage, value target, old value, and old log_prob of each step"
-    )
-    sequences: np.ndarray = _shared(
-        LEARNER, "PLAN", "i4", "N*T 4", "of each sequence: first step, environment, steps, slot of its state or −1"
-    )
-    order: np.ndarray = _shared(LEARNER, "PLAN", "i4", "K N*T", "indices of the sequences in the order of each epoch")
-    bounds: np.ndarray = _shared(
-        LEARNER, "PLAN", "i4", "K M G+1", "shard g is order[k, bounds[k, m, g]:bounds[k, m, g + 1]]"
-    )
-    steps: np.ndarray = _shared(LEARNER, "PLAN", "i8", "K M", "valid steps of each minibatch, over all ranks")
-    advantage_scale: np.ndarray = _shared(
-        LEARNER, "PLAN", "f8", "K M 2", "mean and 1 / standard deviation of advantages"
-    )
-    coefficients: np.ndarray = _shared(LEARNER, "PLAN", "f8", "coefficients", "coefficients of the loss in this update")
+    step_targets: np.ndarray = _planned("f4", "T*N 3+Q", "advantage, value target, old value, and old log_prob")
+    sequences: np.ndarray = _planned("i4", "N*T 4", "of each: first step, environment, steps, slot of its state or −1")
+    order: np.ndarray = _planned("i4", "K N*T", "indices of the sequences in the order of each epoch")
+    bounds: np.ndarray = _planned("i4", "K M G+1", "shard g is order[k, bounds[k, m, g]:bounds[k, m, g + 1]]")
+    steps: np.ndarray = _planned("i8", "K M", "valid steps of each minibatch, over all ranks")
+    advantage_scale: np.ndarray = _planned("f8", "K M 2", "mean and 1 / standard deviation of advantages")
+    coefficients: np.ndarray = _planned("f8", "coefficients", "coefficients of the loss in this update")
 
 
 @dataclass(frozen=True)
@@ -184,14 +160,10 @@ class EvaluationResults:
 
 @dataclass(frozen=True)
 class Timings:
-    """Times that the workers measure."""
+    """Times of the last command, which the workers measure."""
 
-    phase_seconds: np.ndarray = _shared(
-        WORKER, "COLLECT, REFRESH, LEARN, EVALUATE", "f8", "W phases", "seconds of the last command by phase"
-    )
-    command_interval: np.ndarray = _shared(
-        WORKER, "COLLECT, REFRESH, LEARN, EVALUATE", "f8", "W 2", "start and end of the last command (monotonic clock)"
-    )
+    phase_seconds: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W phases", "its seconds by phase")
+    command_interval: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W 2", "its start and end (monotonic clock)")
 
 
 @dataclass(frozen=True)
@@ -199,12 +171,8 @@ class Control:
     """Commands, acknowledgements, and progress. Other processes may read these fields while they are written."""
 
     commands: np.ndarray = _shared(LEARNER, ANY, "i8", "W 4", "sequence number, kind, and up to two arguments")
-    acknowledged: np.ndarray = _shared(
-        WORKER, ANY, "i8", "W", "sequence number of the last command that was carried out"
-    )
-    worker_blocked: np.ndarray = _shared(
-        WORKER, ANY, "i8", "W", "1 while the worker blocks on its queue and must be woken up"
-    )
+    acknowledged: np.ndarray = _shared(WORKER, ANY, "i8", "W", "sequence number of the last command that it completed")
+    worker_blocked: np.ndarray = _shared(WORKER, ANY, "i8", "W", "1 while it blocks on its queue and must be woken up")
     learner_blocked: np.ndarray = _shared(LEARNER, ANY, "i8", "1", "1 while the learner blocks and must be woken up")
     finished_rollouts: np.ndarray = _shared(
         OWN_ENVS, "COLLECT; read at any time", "i8", "N", "number of finished rollouts since iteration 0"
@@ -213,14 +181,11 @@ class Control:
         LEARNER, "COLLECT; read at any time", "i8", "1", "iteration + 1 of the rollout that ends early"
     )
     progress: np.ndarray = _shared(
-        WORKER,
-        "START, COLLECT, REFRESH, LEARN, EVALUATE; read at any time",
-        "i8",
-        "W 2",
-        "steps that were begun since iteration 0, and a counter of all other work",
+        WORKER, f"START, {ANY_COMMAND}; read at any time", "i8", "W 2", "steps since iteration 0, and all other work"
     )
-    """A change shows that the worker is not stalled. Other work: restored environments and the steps replayed for them,
-    steps of a state refresh, a teacher, or an evaluation, and batches of gradient shards."""
+    """A change shows that the worker is not stalled. The steps are those that were begun. Other work is counted:
+    restored environments and the steps replayed for them, steps of a state refresh, a teacher, or an evaluation, and
+    batches of gradient shards."""
 
 
 GROUPS: dict[str, type] = {
@@ -240,17 +205,13 @@ GROUPS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Field:
-    """One shared array. `writer` is the only process that may write an element, and only in `phase`."""
+    """One shared array. Its elements are written in `phase` only."""
 
     group: str
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    writer: str
     phase: str
-    axes: str
-    """Names of the axes, for the documentation."""
-    meaning: str
 
     @property
     def path(self) -> str:
@@ -265,11 +226,8 @@ class Field:
 
 def _length(axis: str, sizes: dict[str, int]) -> int:
     """The length of an axis such as "T", "T*N", "G+1", or "2"."""
-
-    def number(name: str) -> int:
-        return sizes[name] if name in sizes else int(name)
-
-    return sum(math.prod(number(name) for name in term.split("*")) for term in axis.split("+"))
+    terms = (term.split("*") for term in axis.split("+"))
+    return sum(math.prod(sizes[name] if name in sizes else int(name) for name in term) for term in terms)
 
 
 def layout(sizes: dict[str, int], leaves: tuple[Leaf, ...]) -> tuple[Field, ...]:
@@ -284,14 +242,13 @@ def layout(sizes: dict[str, int], leaves: tuple[Leaf, ...]) -> tuple[Field, ...]
 
 def _group_fields(group: str, view: type, sizes: dict[str, int], leaves: tuple[Leaf, ...]) -> Iterator[Field]:
     for declared in dataclasses.fields(view):
-        layout = declared.metadata
-        shape = tuple(_length(axis, sizes) for axis in layout["axes"].split())
-        texts = (layout["writer"], layout["phase"], layout["axes"], layout["meaning"])
-        if layout["dtype"] != np.void:
-            yield Field(group, declared.name, shape, layout["dtype"], *texts)
-            continue
-        for leaf in leaves:
-            yield Field(group, leaf.field, (*shape, *leaf.shape), np.dtype(leaf.dtype), *texts)
+        dtype, phase = declared.metadata["dtype"], declared.metadata["phase"]
+        shape = tuple(_length(axis, sizes) for axis in declared.metadata["axes"].split())
+        if dtype == PER_LEAF:
+            for leaf in leaves:
+                yield Field(group, leaf.field, (*shape, *leaf.shape), np.dtype(leaf.dtype), phase)
+        else:
+            yield Field(group, declared.name, shape, dtype, phase)
 
 
 def aligned(size: int) -> int:
