@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
 from shmppo.models.user_module import UserModule
 
 _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
@@ -54,15 +53,13 @@ class CustomNetwork(UserModule):
 
     def _check(self, config: TrainConfig) -> None:
         """Check the attributes, the parameters, and a forward pass. Raises ConfigError."""
-        if not all(isinstance(getattr(self.module, name, None), Integral) for name in ("features", "state_size")):
-            raise ConfigError(
-                f"{self._where} must return an nn.Module with the attributes features and state_size, two integers"
-            )
-        if self.state_size and not config.recurrent:
-            raise ConfigError(
-                f"{self._where} has a recurrent state of size {self.state_size}, but --core none is set; remove "
-                "--core none, or set state_size to 0"
-            )
+        sized = all(isinstance(getattr(self.module, name, None), Integral) for name in ("features", "state_size"))
+        self._require(sized, "must return an nn.Module with the attributes features and state_size, two integers")
+        self._require(
+            not self.state_size or config.recurrent,
+            f"has a recurrent state of size {self.state_size}, but --core none is set; remove --core none, or set "
+            "state_size to 0",
+        )
         self._check_forward(
             lambda stored: self(stored, torch.zeros(_PROBE_SEQUENCES, self.state_size)),
             (_PROBE_STEPS, _PROBE_SEQUENCES),

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from shmppo.config.checks import require
 from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
@@ -46,9 +47,8 @@ class UserModule(nn.Module, ABC):
                 module = factory(shapes, config, *sizes)
             except Exception as error:  # the user's code may raise anything
                 raise self._raised("could not be made", error, "shapes", shapes) from error
-            if not isinstance(module, nn.Module):
-                kind = type(module).__name__
-                raise ConfigError(f"{self._where} must return an nn.Module, not an object of type {kind}")
+            kind = type(module).__name__
+            self._require(isinstance(module, nn.Module), f"must return an nn.Module, not an object of type {kind}")
             self.module = module
             self._check(config)
         if is_meta:
@@ -57,6 +57,10 @@ class UserModule(nn.Module, ABC):
     @abstractmethod
     def _check(self, config: TrainConfig) -> None:
         """Check the module with `_check_forward`. Raises ConfigError."""
+
+    def _require(self, condition: bool, otherwise: str) -> None:
+        """Raise a ConfigError unless the condition is true. otherwise: what the module does wrong, and what to do."""
+        require(condition, f"{self._where} {otherwise}")
 
     def _raised(self, what: str, error: Exception, argument: str, shapes: Mapping[str, tuple[int, ...]]) -> ConfigError:
         """Describe an exception of the user's code: its place, and the shapes in the argument that the code got."""
@@ -90,6 +94,7 @@ class UserModule(nn.Module, ABC):
         parameters = dict(self.module.named_parameters(remove_duplicate=False))  # layers may share a parameter
         self._check_parameters(parameters)
         tensors = [*parameters.values(), *inputs]
+        gradients: Sequence[Tensor | None] = ()
         try:
             with torch.enable_grad():
                 stored = [  # the input is not 0, so that dropout changes it; code 0 is one-hot, too
@@ -98,45 +103,23 @@ class UserModule(nn.Module, ABC):
                 ]
                 found, again = compute(stored), compute(stored)
                 found_shapes = [tuple(output.shape) for output in found]
-                detached = bool(tensors) and not found[0].requires_grad
-                gradients: Sequence[Tensor | None] = ()
-                if tensors and not detached:
+                if tensors:
                     gradients = torch.autograd.grad(found[0].sum(), tensors, allow_unused=True)
         except Exception as error:
             given = {leaf.field: (*size, *input_shape(leaf)) for leaf in self._leaves}
             raise self._raised("failed in forward", error, "obs", given) from error
-        if found_shapes != list(shapes):
-            returned, needed = (", ".join(map(str, several)) for several in (found_shapes, shapes))
-            raise ConfigError(f"{self._where} returned {outputs} of shapes {returned}; they must be {needed}")
-        first = outputs.split()[0]
-        if not torch.equal(found[0], again[0]):
-            raise ConfigError(
-                f"{self._where} returned different {first} for the same input; remove dropout and randomness from "
-                "forward"
-            )
-        if detached:
-            raise ConfigError(
-                f"{self._where} returned {first} without a gradient; remove no_grad and detach from forward"
-            )
-        unused = [name for name, gradient in zip(parameters, gradients, strict=False) if gradient is None]
-        if unused:
-            raise ConfigError(
-                f"{self._where} has parameters that its {first} do not depend on ({', '.join(unused)}); remove them"
-            )
+        returned, needed = (", ".join(map(str, several)) for several in (found_shapes, shapes))
+        self._require(returned == needed, f"returned {outputs} of shapes {returned}; they must be {needed}")
+        first, same = outputs.split()[0], torch.equal(found[0], again[0])
+        self._require(same, f"returned different {first} for the same input; remove dropout and randomness")
+        unused = ", ".join(name for name, by in zip(parameters, gradients, strict=False) if by is None)
+        self._require(not unused, f"has parameters that its {first} do not depend on ({unused}); remove them")
 
     def _check_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
         """Check that the module holds nothing but trainable float32 parameters. Raises ConfigError."""
-        buffers = set(self.module.state_dict()) - set(parameters)
-        if buffers:
-            raise ConfigError(
-                f"{self._where} has buffers ({', '.join(sorted(buffers))}), which processes do not share; make them "
-                "parameters, or constants with persistent=False"
-            )
-        if any(parameter.dtype != torch.float32 for parameter in parameters.values()):
-            raise ConfigError(f"{self._where} has parameters that are not float32; make them float32")
-        frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
-        if frozen:
-            raise ConfigError(
-                f"{self._where} has parameters that are not trained ({', '.join(frozen)}); make them buffers with "
-                "persistent=False, which no call may change"
-            )
+        buffers = ", ".join(sorted(set(self.module.state_dict()) - set(parameters)))
+        self._require(not buffers, f"has buffers ({buffers}); make them parameters, or constants with persistent=False")
+        exact = all(parameter.dtype == torch.float32 for parameter in parameters.values())
+        self._require(exact, "has parameters that are not float32; make them float32")
+        frozen = ", ".join(name for name, parameter in parameters.items() if not parameter.requires_grad)
+        self._require(not frozen, f"has parameters that are not trained ({frozen}); make them non-persistent buffers")

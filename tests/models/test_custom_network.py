@@ -106,7 +106,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"network": "networks:Stateless"}, r"Stateless must return .* attributes features and state_size, two integers$"),
     (
         {"network": "networks:Detached", "core": "none"},
-        r"returned features without a gradient; remove no_grad and detach from forward$",
+        r"failed in forward: RuntimeError\('element 0 of tensors does not require grad",
     ),
     ({"network": "os:system"}, r"--network os:system is neither a class nor a Python function, but a builtin_function"),
     (
