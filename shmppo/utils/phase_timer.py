@@ -24,35 +24,32 @@ SAMPLING = ("environment", "inference")
 LEARNING = ("advantage", "gradient", "optimizer")
 COMMUNICATION = ("wait", "publish", "reduce")
 
-_INDEX = {name: i for i, name in enumerate(PHASES)}
-
 
 class PhaseTimer:
-    """Measures seconds per phase since the last `reset`. The first phase is "other"."""
+    """Measures seconds per phase since the last `reset`. The first phase is "other".
+
+    Attributes:
+        phase: the current phase.
+    """
 
     def __init__(self) -> None:
-        self._seconds = [0.0] * len(PHASES)
-        self._phase = _INDEX["other"]
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self.phase = "other"
         self._since = monotonic()
-
-    @property
-    def phase(self) -> str:
-        """The current phase."""
-        return PHASES[self._phase]
 
     def switch(self, phase: str) -> float:
         """Start `phase` and end the phase before. Return the current time of the monotonic clock, in seconds."""
         now = monotonic()
-        self._seconds[self._phase] += now - self._since
-        self._phase = _INDEX[phase]
+        self._seconds[self.phase] += now - self._since
+        self.phase = phase
         self._since = now
         return now
 
     def reset(self) -> np.ndarray:
         """Return the seconds per phase [len(PHASES)] up to now, and set them to 0. The current phase stays."""
         self.switch(self.phase)
-        seconds = np.array(self._seconds)
-        self._seconds = [0.0] * len(PHASES)
+        seconds = np.array(list(self._seconds.values()))
+        self._seconds = dict.fromkeys(PHASES, 0.0)
         return seconds
 
     def add_blocked(self, blocked: float, workers: np.ndarray) -> None:
@@ -67,9 +64,9 @@ class PhaseTimer:
         """
         busy = workers.mean(axis=0)
         busy *= min(1.0, blocked / max(busy.sum(), 1e-12))
-        for i, seconds in enumerate(busy):
-            self._seconds[i] += float(seconds)
-        self._seconds[_INDEX["wait"]] -= float(busy.sum())
+        for phase, seconds in zip(PHASES, busy, strict=True):
+            self._seconds[phase] += float(seconds)
+        self._seconds["wait"] -= float(busy.sum())
 
 
 def as_dict(seconds: np.ndarray) -> dict[str, float]:

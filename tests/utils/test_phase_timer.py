@@ -55,7 +55,7 @@ def test_blocked_time_is_divided_by_the_mean_of_the_workers_and_keeps_its_sum(cl
     workers[:, PHASES.index("environment")] = 0.006, 0.010
     workers[:, PHASES.index("inference")] = 0.002, 0.004
     before = timer.reset()
-    timer._seconds = before.tolist()
+    timer._seconds = dict(zip(PHASES, before.tolist(), strict=True))
     timer.add_blocked(before[PHASES.index("wait")], workers)
     after = timer.reset()
     assert after.sum() == pytest.approx(before.sum())
