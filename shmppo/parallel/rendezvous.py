@@ -39,8 +39,7 @@ def connect(timeout: float) -> Iterator[ProcessGroup]:
         The group of all ranks.
 
     Raises:
-        ConfigError: if some of the variables are missing or are not integers.
-        RankError: if the ranks cannot connect within the timeout.
+        RankError: if some of the variables are missing, or the ranks cannot connect within the timeout.
     """
     group = _connect(timeout)
     try:
@@ -59,13 +58,6 @@ def _connect(timeout: float) -> ProcessGroup:
     size = integer_variable("WORLD_SIZE", 1)
     if size == 1:
         return SINGLE_PROCESS
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise ConfigError(
-            f"WORLD_SIZE is {size}, but the environment lacks {', '.join(missing)}; start the ranks with torchrun"
-        )
-    for name in ("RANK", "MASTER_PORT"):
-        integer_variable(name, 0)
     limit = timedelta(seconds=timeout)
     try:
         root_store, rank, size = next(rendezvous("env://", timeout=limit))
@@ -79,11 +71,11 @@ def _connect(timeout: float) -> ProcessGroup:
         importlib.import_module("torch.distributed.nn")
         # Use gloo also with a GPU, because the gradients are in CPU memory.
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
-    except RuntimeError as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    except (RuntimeError, ValueError) as error:  # ValueError: a variable is missing
+        rank, address, port = (os.environ.get(name) for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
         raise RankError(
-            f"rank {os.environ['RANK']} of {size} could not connect to the other ranks at {address} within "
-            f"{timeout:g} s ({str(error).splitlines()[0]}); check that all ranks were started with this address"
+            f"rank {rank} of {size} could not connect to the other ranks at {address}:{port} within {timeout:g} s "
+            f"({str(error).splitlines()[0]}); start all ranks with torchrun and with the same address"
         ) from error
     return ProcessGroup(rank, size, PrefixStore("messages", store), timeout)
 

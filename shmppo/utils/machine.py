@@ -6,10 +6,10 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from shmppo.errors import ConfigError
 from shmppo.utils.portable import NUMPY_AVX512, PROCESSORS, is_portable, numpy_uses_avx512
 
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
@@ -17,13 +17,7 @@ PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that can change the bits of a run's weights."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
 
 
 def processor() -> str:
@@ -61,28 +55,17 @@ def _processor_facts() -> dict[str, str]:
 
 
 def integer_variable(name: str, default: int) -> int:
-    """Return the value of an environment variable that torchrun sets. Raises ConfigError if it is not an integer."""
-    text = os.environ.get(name, str(default))
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ConfigError(f"the environment variable {name} is {text!r}; it must be an integer") from error
+    """Return the value of an environment variable that torchrun sets, or the default without torchrun."""
+    return int(os.environ.get(name, default))
 
 
 def git_revision() -> str | None:
     """Return the git revision of this package, or None if it does not run from a git checkout."""
     try:
-        result = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip()
 
 
 def proportional_memory(pids: Iterable[int]) -> int:
@@ -93,12 +76,9 @@ def proportional_memory(pids: Iterable[int]) -> int:
     """
     total = 0
     for pid in pids:
-        try:
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) * 1024
-        except OSError:
-            continue
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     return total
 
 

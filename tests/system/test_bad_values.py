@@ -12,7 +12,6 @@ LONG = "x" * 300
 NOBODY = "~nosuchuser/x"
 TOO_LONG = "cannot be used: File name too long; use another path"
 NO_HOME = "begins with a user without a home directory; write the whole path"
-RANKS = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 
 CASES: list[tuple[str, str, str]] = [
     ("train", f"--run-dir {LONG}", TOO_LONG),
@@ -76,15 +75,3 @@ def test_a_value_that_no_run_can_use_is_refused_in_one_line(
     error = only_error(command, arguments + workers, monkeypatch, capsys)
     assert message in error, f"the message is: {error}"
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "MASTER_PORT"])
-@pytest.mark.parametrize("arguments", ["--workers 0", "--resume runs/none"])
-def test_a_variable_of_torchrun_that_is_no_number_is_refused_in_one_line(
-    name: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for key, value in (RANKS | {name: "abc"}).items():
-        monkeypatch.setenv(key, value)
-    error = only_error("train", arguments, monkeypatch, capsys)
-    assert error == f"error: the environment variable {name} is 'abc'; it must be an integer"
