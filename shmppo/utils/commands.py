@@ -18,6 +18,4 @@ def program(command: str) -> str:
         name = "shmppo" if shutil.which("shmppo") == os.path.abspath(script) else short_path(script)
         return f"{shlex.quote(name)} {command}"
     python = shlex.quote(typed[0]) if typed and Path(typed[0]).name.startswith("python") else "python"
-    if script.parts[-2:] == ("shmppo", "__main__.py"):
-        return f"{python} -m shmppo {command}"
     return f"{python} -m shmppo.{command.replace('-', '_')}"

@@ -12,8 +12,6 @@ from pathlib import Path
 from shmppo.errors import printable
 from shmppo.utils.files import open_file
 
-_FORMAT = "%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"
-
 
 class _LogFile(logging.Handler):
     """Appends records to a file. Several processes may write to it, because each record is a single write.
@@ -23,18 +21,13 @@ class _LogFile(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter(_FORMAT))
+        self.setFormatter(logging.Formatter("%(asctime)s %(processName)s %(name)s %(levelname)s %(message)s"))
         self._file = open_file(path, "ab", buffering=0)
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            lines = printable(self.format(record).rstrip(), keep="\n").replace("\n", "\n    ")
-            text = f"{lines}\n".encode(errors="backslashreplace")
-        except Exception:  # the arguments do not match the format: logging prints where
-            self.handleError(record)
-            return
+        lines = printable(self.format(record).rstrip(), keep="\n").replace("\n", "\n    ")
         with suppress(OSError):  # the disk is full, which ends the run when it writes its metrics
-            self._file.write(text)
+            self._file.write(f"{lines}\n".encode(errors="backslashreplace"))
 
     def close(self) -> None:
         super().close()

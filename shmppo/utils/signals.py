@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -75,8 +75,7 @@ def handled(numbers: Sequence[int], handler: Handler) -> Iterator[None]:
 def kill_with_parent() -> None:
     """On Linux, let the kernel kill this process when its parent ends, also if this process is stopped (SIGSTOP).
 
-    Elsewhere, and if the C library has no prctl, this does nothing: a stopped process then ends after it was continued.
+    Elsewhere, this does nothing: a stopped process then ends after it was continued.
     """
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

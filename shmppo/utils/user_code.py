@@ -27,8 +27,8 @@ def reraise_ctrl_c(error: BaseException) -> None:
     """Raise a KeyboardInterrupt again if Ctrl-C caused it. Return if the user's code itself has raised `error`."""
     if not isinstance(error, KeyboardInterrupt):
         return
-    frames = _frames(error)
-    by_handler = bool(frames) and _module(frames[-1][0]) == "shmppo.utils.signals"
+    modules = [module for _, module in _frames(error)]
+    by_handler = modules[-1:] == ["shmppo.utils.signals"]
     if by_handler or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
 
@@ -106,18 +106,15 @@ def describe_error(error: BaseException) -> str:
     return f"{text} at {short_path(last.filename)}:{last.lineno}{source}"
 
 
-def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    return list(traceback.walk_tb(error.__traceback__))
+def _frames(error: BaseException) -> list[tuple[tuple[FrameType, int], str]]:
+    """Return the frames of an exception, each with its line number, and with the name of the module that it runs."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [(frame, str(frame[0].f_globals.get("__name__", ""))) for frame in frames]
 
 
 def _user_frames(error: BaseException) -> list[tuple[FrameType, int]]:
     """Return the frames outside of the internal packages. If there is none, return the last frame of a library."""
-    packages = [(frame, _module(frame[0]).partition(".")[0]) for frame in _frames(error)]
+    packages = [(frame, module.partition(".")[0]) for frame, module in _frames(error)]
     own = [frame for frame, package in packages if package not in _INTERNAL]
     libraries = [frame for frame, package in packages if package not in ("shmppo", "importlib")]
     return own or libraries[-1:]
-
-
-def _module(frame: FrameType) -> str:
-    """Return the name of the module whose code a frame runs."""
-    return str(frame.f_globals.get("__name__", ""))
