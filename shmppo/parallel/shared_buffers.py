@@ -26,9 +26,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -188,21 +188,6 @@ class Control:
     batches of gradient shards."""
 
 
-GROUPS: dict[str, type] = {
-    "published": Published,
-    "rollout": Rollout,
-    "carry_even": Carry,
-    "carry_odd": Carry,
-    "minibatches": Minibatches,
-    "shard_results": ShardResults,
-    "optimizer": OptimizerState,
-    "evaluation": EvaluationResults,
-    "timings": Timings,
-    "control": Control,
-}
-"""The views by group name, in the order of their memory."""
-
-
 @dataclass(frozen=True)
 class Field:
     """One shared array. Its elements are written in `phase` only."""
@@ -268,11 +253,10 @@ def allocate(fields: Iterable[Field]) -> Tensor:
     return memory
 
 
-_View = TypeVar("_View")
-
-
 class SharedBuffers:
     """Typed views of the shared memory of one run.
+
+    The views of the groups of arrays are attributes of their own, in the order of their memory.
 
     Attributes:
         memory: the shared memory, uint8 [bytes].
@@ -280,6 +264,17 @@ class SharedBuffers:
         carries: the carry that even iterations read, and the carry that odd iterations read.
         arrays: every array by its path `group.name`, for code that handles all fields in the same way.
     """
+
+    published: Published
+    rollout: Rollout
+    carry_even: Carry
+    carry_odd: Carry
+    minibatches: Minibatches
+    shard_results: ShardResults
+    optimizer: OptimizerState
+    evaluation: EvaluationResults
+    timings: Timings
+    control: Control
 
     def __init__(self, fields: Iterable[Field], memory: Tensor) -> None:
         """Create the views.
@@ -295,23 +290,20 @@ class SharedBuffers:
         for field in self.fields:
             self.arrays[field.path] = whole[offset : offset + field.bytes].view(field.dtype).reshape(field.shape)
             offset += aligned(field.bytes)
-        self.published = self._view("published", Published)
-        self.rollout = self._view("rollout", Rollout)
-        self.carries = (self._view("carry_even", Carry), self._view("carry_odd", Carry))
-        self.minibatches = self._view("minibatches", Minibatches)
-        self.shard_results = self._view("shard_results", ShardResults)
-        self.optimizer = self._view("optimizer", OptimizerState)
-        self.evaluation = self._view("evaluation", EvaluationResults)
-        self.timings = self._view("timings", Timings)
-        self.control = self._view("control", Control)
+        for group, view in GROUPS.items():
+            arrays = self._arrays_of(group)
+            obs = tuple(array for name, array in arrays.items() if name.partition("/")[0] == "obs")
+            plain = {name: array for name, array in arrays.items() if name.partition("/")[0] != "obs"}
+            setattr(self, group, view(**plain, obs=obs) if obs else view(**plain))
+        self.carries = (self.carry_even, self.carry_odd)
 
     def carry_arrays(self, iteration: int) -> dict[str, np.ndarray]:
         """Return the arrays of the carry that `iteration` reads, by name. Each leaf of the observation has its own."""
-        group = "carry_odd" if iteration % 2 else "carry_even"
+        return self._arrays_of("carry_odd" if iteration % 2 else "carry_even")
+
+    def _arrays_of(self, group: str) -> dict[str, np.ndarray]:
         return {field.name: self.arrays[field.path] for field in self.fields if field.group == group}
 
-    def _view(self, group: str, view: Callable[..., _View]) -> _View:
-        arrays = {field.name: self.arrays[field.path] for field in self.fields if field.group == group}
-        obs = tuple(array for name, array in arrays.items() if name.partition("/")[0] == "obs")
-        plain: dict[str, Any] = {name: array for name, array in arrays.items() if name.partition("/")[0] != "obs"}
-        return view(**plain, obs=obs) if obs else view(**plain)
+
+GROUPS: dict[str, type] = get_type_hints(SharedBuffers)
+"""The views by group name, in the order of their memory."""

@@ -10,6 +10,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -119,12 +120,10 @@ def open_shm_all_gather(
         os.ftruncate(own_descriptor, needed_bytes(size, capacity))
     pids, descriptors = zip(*gather((os.getpid(), own_descriptor)), strict=True)
     memory = None
-    try:
+    with suppress(OSError):  # the system has no /proc, or the ranks run in containers that hide each other's processes
         descriptor = os.open(f"/proc/{pids[0]}/fd/{descriptors[0]}", os.O_RDWR)
         memory = mmap.mmap(descriptor, needed_bytes(size, capacity))
         os.close(descriptor)
-    except OSError:  # the system has no /proc, or the ranks run in containers that hide each other's processes
-        pass
     opened_by_all = all(gather(memory is not None))
     if own_descriptor >= 0:
         os.close(own_descriptor)  # the memory has no name; the system frees it when no process maps it any more
