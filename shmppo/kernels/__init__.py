@@ -71,16 +71,17 @@ class Kernels:
 
     def __init__(self, variant: str) -> None:
         library = ctypes.CDLL(str(_library_path()))
-        size, count = ctypes.c_int64, ctypes.c_int
-        self.packed_size = _function(library, f"packed_size_{variant}", size, ctypes.c_void_p)
-        self.memory_size = _function(library, f"memory_size_{variant}", size, ctypes.c_void_p, size, size)
-        self.load_weights = _function(library, f"load_weights_{variant}", None, ctypes.c_void_p, count)
-        self.forward = _function(library, f"forward_{variant}", None, ctypes.c_void_p, count, ctypes.c_void_p)
-        self.backward = _function(library, f"backward_{variant}", None, ctypes.c_void_p, count, ctypes.c_void_p)
-        self.norm = _function(library, f"norm_{variant}", ctypes.c_double, ctypes.c_void_p, size)
-        self.apply_function = _function(
-            library, f"apply_function_{variant}", None, count, ctypes.c_void_p, ctypes.c_void_p, size
-        )
+        address, size, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+        self.packed_size = _function(library, f"packed_size_{variant}", size, address)
+        self.memory_size = _function(library, f"memory_size_{variant}", size, address, size, size)
+        self.load_weights = _function(library, f"load_weights_{variant}", None, address, count)
+        self.forward = _function(library, f"forward_{variant}", None, address, count, address)
+        self.backward = _function(library, f"backward_{variant}", None, address, count, address)
+        self.norm = _function(library, f"norm_{variant}", ctypes.c_double, address, size)
+        self.apply_function = _function(library, f"apply_function_{variant}", None, count, address, address, size)
+        # Functions of float64.c, which are the same in all variants.
+        self.orthonormalize = _function(library, "orthonormalize", None, address, size, size, address)
+        self.lru_factors = _function(library, "lru_factors", None, address, address, size, address, address)
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
@@ -115,9 +116,3 @@ def kernels(variant: str | None = None) -> Kernels:
     if not supported_variants():
         raise ConfigError(f"{_DIRECTORY} has no compiled kernels; run `pip install -e .` with a C compiler")
     return Kernels(variant or supported_variants()[0])
-
-
-@functools.cache
-def float64_function(name: str, *arguments: Any) -> Any:
-    """Return a function of float64.c, which returns nothing. arguments: its types."""
-    return _function(ctypes.CDLL(str(_library_path())), name, None, *arguments)

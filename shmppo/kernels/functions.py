@@ -7,13 +7,12 @@ of any shape; for float64, as in KL profiles, they are those of NumPy. `exp` is 
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable
 
 import numpy as np
 
-from shmppo.kernels import float64_function, kernels, supported_variants
+from shmppo.kernels import kernels, supported_variants
 
 
 def _elementwise(number: int, fallback: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
@@ -47,10 +46,8 @@ def orthonormalize(matrix: np.ndarray) -> None:
     Args:
         matrix: [rows, columns], with rows >= columns.
     """
-    size, address = ctypes.c_int64, ctypes.c_void_p
     products = np.empty(matrix.shape[1])
-    function = float64_function("orthonormalize", address, size, size, address)
-    function(matrix.ctypes.data, *matrix.shape, products.ctypes.data)
+    kernels().orthonormalize(matrix.ctypes.data, *matrix.shape, products.ctypes.data)
 
 
 def lru_factors(log_decay: np.ndarray, log_phase: np.ndarray, factors: np.ndarray, derivatives: np.ndarray) -> None:
@@ -62,7 +59,5 @@ def lru_factors(log_decay: np.ndarray, log_phase: np.ndarray, factors: np.ndarra
         factors: [3 H], an output.
         derivatives: [5, H], an output; float64.c says of what.
     """
-    address = ctypes.c_void_p
-    function = float64_function("lru_factors", address, address, ctypes.c_int64, address, address)
-    addresses = [array.ctypes.data for array in (log_decay, log_phase, factors, derivatives)]
-    function(*addresses[:2], len(log_decay), *addresses[2:])
+    parameters = log_decay.ctypes.data, log_phase.ctypes.data
+    kernels().lru_factors(*parameters, len(log_decay), factors.ctypes.data, derivatives.ctypes.data)
