@@ -261,14 +261,13 @@ class Collector:
     def _steps(self, iteration: int) -> Iterable[int]:
         """Iterate over the steps of a rollout: all T, or those before the learner stops the rollout early."""
         steps, minimum = range(self._config.rollout_steps), self._config.min_steps
-        if self._config.preempt_fraction is None:
-            return steps
         stop_early = self._buffers.control.stop_early
         return itertools.takewhile(lambda t: t < minimum or stop_early[0] <= iteration, steps)
 
     def _begin_rollout(self, iteration: int) -> None:
         """Load the weights, the statistics, and the carry, and draw the noise of the rollout."""
         config, own, envs, carry = self._config, self._own, self._envs, self._buffers.carries[iteration % 2]
+        distribution = self._task.distribution
         self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
         self._load_options()
         self._rollout.bootstrap[:] = 0.0
@@ -280,16 +279,13 @@ class Collector:
         envs.hashes[:] = carry.episode_hash[own].tolist()
         self._first[:] = carry.first[own]
         self._actor.states[:] = carry.state[own]
-        noise = [
-            self._task.distribution.noise(
-                action_noise_generator(config.seed, config.first_row + handle.index, iteration), config.rollout_steps
-            )
-            for handle in envs.handles
-        ]
-        own_noise = np.stack(noise, axis=1)  # [T, own, noise_size]
-        self._actor.load_noise(own_noise)
+        rows = [config.first_row + handle.index for handle in envs.handles]
+        generators = [action_noise_generator(config.seed, row, iteration) for row in rows]
+        # [T, own, noise_size]
+        noise = np.stack([distribution.noise(generator, config.rollout_steps) for generator in generators], axis=1)
+        self._actor.load_noise(noise)
         if self._opponents is not None:
-            self._opponents.load(own_noise)
+            self._opponents.load(noise)
         self._sequences.reset()
 
     def _load_options(self) -> None:

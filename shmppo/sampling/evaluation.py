@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -52,7 +51,7 @@ class EpisodeResult(NamedTuple):
     """Number of steps. 0: the episode failed, and --skip-bad-episodes is given."""
     stopped: bool
     """True if the episode was stopped at the maximum number of steps. Its return counts these steps only."""
-    info: Mapping[str, float] = MappingProxyType({})
+    info: Mapping[str, float]
     """The numbers of `info` that the episode has, by the name of the metric, `info/KEY`."""
 
 
