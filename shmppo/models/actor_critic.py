@@ -19,7 +19,7 @@ from shmppo.errors import ConfigError
 from shmppo.models.auxiliary import AuxiliaryLoss
 from shmppo.models.cores import CORES
 from shmppo.models.custom import CustomNetwork
-from shmppo.models.encoders import Encoder, encoders_of, orthogonal, orthogonal_
+from shmppo.models.encoders import encoders_of, orthogonal, orthogonal_
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import STATE_KEY, Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
@@ -55,8 +55,9 @@ class Trunk(nn.Module):
             shared: the trunk whose encoders this trunk uses. None: it has encoders of its own.
         """
         super().__init__()
-        self.encoders = nn.ModuleList(encoders_of(config, leaves) if shared is None else ())
-        self.encoded: int = shared.encoded if shared else sum(encoder.features for encoder in self.encoder_list)
+        encoders = encoders_of(config, leaves) if shared is None else []
+        self.encoders = nn.ModuleList(encoders)
+        self.encoded: int = shared.encoded if shared else sum(encoder.features for encoder in encoders)
         self.core: nn.Module | None = None
         self.parts = self.part_size = 0
         if config.core != "none":
@@ -72,11 +73,6 @@ class Trunk(nn.Module):
         self.features = config.hidden_size if self.core is not None else self.encoded
         self.layers = config.num_layers
         self.state_size = self.parts * config.num_layers * self.part_size
-
-    @property
-    def encoder_list(self) -> list[Encoder]:
-        """The encoders as a list with the right element type."""
-        return cast("list[Encoder]", list(self.encoders))
 
     def forward(self, obs: Observations, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map L steps of J sequences to features.
@@ -124,7 +120,7 @@ class ActorCritic(nn.Module):
         params_size: P, number of policy parameters.
         inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
         shares_encoder: whether both trunks use the encoders of the first one.
-        value_head: None after `remove_critic`.
+        value_head: None if the network is only for acting, and has no critic.
         auxiliary: computes the auxiliary loss (--auxiliary). None: there is none.
     """
 
@@ -168,11 +164,6 @@ class ActorCritic(nn.Module):
     def convolutional(self) -> bool:
         """Whether an encoder or a custom network has layers of type Conv2d."""
         return any(isinstance(module, nn.Conv2d) for module in self.trunks.modules())
-
-    def remove_critic(self) -> None:
-        """Keep only what acting needs. All values are 0 afterwards. Needs --separate-critic all."""
-        del self.trunks[1], self.inputs[1]
-        self.value_head = None
 
     @property
     def trunk_list(self) -> list[Trunk | CustomNetwork]:
@@ -306,11 +297,13 @@ def trained_model(
 ) -> ActorCritic:
     """Create the network with the given weights, for acting.
 
-    If the critic sees other parts of the observation than the actor, it is removed, because they may be missing.
+    If the critic sees other parts of the observation than the actor, it is removed, because they may be missing. All
+    values are 0 then.
     """
     model = build_model(config, observation, distribution)
     if len(set(model.inputs)) > 1:
-        model.remove_critic()
+        del model.trunks[1], model.inputs[1]
+        model.value_head = None
     model.load_state_dict({name: weights[name] for name in model.state_dict()})
     return model
 

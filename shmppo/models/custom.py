@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,24 +37,21 @@ _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks
 
 
 class CustomNetwork(UserModule):
-    """The user's module in place of `Trunk`: it maps observations to features."""
+    """The user's module in place of `Trunk`: it maps observations to features.
+
+    Attributes:
+        features: F, width of the output.
+        state_size: size of the recurrent state.
+    """
 
     option = "network"
 
-    @property
-    def features(self) -> int:
-        """F, width of the output."""
-        return int(cast(int, self.module.features))
-
-    @property
-    def state_size(self) -> int:
-        """Size of the recurrent state."""
-        return int(cast(int, self.module.state_size))
-
     def _check(self, config: TrainConfig) -> None:
         """Check the attributes, the parameters, and a forward pass. Raises ConfigError."""
-        sized = all(isinstance(getattr(self.module, name, None), Integral) for name in ("features", "state_size"))
+        sizes: list[Any] = [getattr(self.module, name, None) for name in ("features", "state_size")]
+        sized = all(isinstance(size, Integral) for size in sizes)
         self._require(sized, "must return an nn.Module with the attributes features and state_size, two integers")
+        self.features, self.state_size = map(int, sizes)
         self._require(
             not self.state_size or config.recurrent,
             f"has a recurrent state of size {self.state_size}, but --core none is set; remove --core none, or set "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, Layer, Rows, rows
 from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
-from shmppo.models.encoders import Mlp
+from shmppo.models.encoders import Encoder, Mlp
 from shmppo.models.gtrxl import Gtrxl, GtrxlLayer, linears
 from shmppo.models.lmu import SIGNALS, Lmu, LmuLayer
 from shmppo.models.lru import Lru, LruLayer
@@ -151,7 +151,7 @@ class LayerBuilder:
         self, trunk: Trunk, seen: Sequence[int], obs: Sequence[np.ndarray], statistics: Statistics
     ) -> np.ndarray:
         """Append the encoder of a trunk. seen: indices of the leaves that the trunk sees."""
-        (encoder,) = trunk.encoder_list
+        (encoder,) = cast("list[Encoder]", trunk.encoders)
         network = cast(Mlp, encoder.network)
         width = sum(leaf.input_size for leaf in encoder.leaves)
         x, begin = np.zeros((self._row_count, width), np.float32), 0

@@ -92,7 +92,7 @@ def test_the_order_of_layers_and_parts_in_the_packed_state() -> None:
     trunk = model.trunk_list[0]
     assert isinstance(trunk, Trunk)
     assert trunk.core is not None
-    x = trunk.encoder_list[0]([obs[0]])
+    x = trunk.encoders[0]([obs[0]])
     h, c = (part.reshape(2, 2, 12).transpose(0, 1) for part in state.chunk(2, 1))
     _, (h_after, c_after) = trunk.core(x.unsqueeze(0), (h.contiguous(), c.contiguous()))
     torch.testing.assert_close(both, torch.cat([h_after[0], h_after[1], c_after[0], c_after[1]], -1))

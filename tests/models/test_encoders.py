@@ -39,14 +39,14 @@ def stored(leaf: Leaf, generator: torch.Generator) -> Tensor:
 
 def test_leaves_without_convolutions_share_an_encoder() -> None:
     assert [leaf.kind for leaf in LEAVES] == KINDS
-    first, second = network()[1].encoder_list
+    first, second = network()[1].encoders
     assert isinstance(first.network, NatureCnn)
     assert isinstance(second.network, Mlp)
     assert (first.indices, second.indices) == ((0,), (1, 2, 3, 4))
     assert second.network.linears[0].in_features == 3 + 4 + 2 + 1
     assert network()[1].encoded == 512 + 10
-    assert isinstance(network(encoder="a3c")[1].encoder_list[0].network, A3cCnn)
-    (only,) = network(encoder="mlp")[1].encoder_list
+    assert isinstance(network(encoder="a3c")[1].encoders[0].network, A3cCnn)
+    (only,) = network(encoder="mlp")[1].encoders
     assert only.indices == (0, 1, 2, 3, 4)
     assert only.features == 10
 
@@ -54,7 +54,7 @@ def test_leaves_without_convolutions_share_an_encoder() -> None:
 def test_the_input_of_a_shared_encoder_has_the_values_of_its_leaves_side_by_side() -> None:
     generator = torch.Generator().manual_seed(0)
     obs = [stored(leaf, generator) for leaf in LEAVES]
-    shared = network()[1].encoder_list[1]
+    shared = network()[1].encoders[1]
     assert isinstance(shared.network, Mlp)
     joined = torch.cat([obs[1], torch.eye(4)[obs[2][:, 0].long()], obs[3], obs[4]], 1)
     (linear,) = shared.network.linears
