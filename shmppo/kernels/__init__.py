@@ -103,8 +103,7 @@ def supported_variants() -> list[str]:
     if path is None:
         return []
     library = ctypes.CDLL(str(path))
-    structure_bytes = getattr(library, "structure_bytes_generic", None)
-    if structure_bytes is None or structure_bytes() != ctypes.sizeof(Layer) + ctypes.sizeof(Batch):
+    if library.structure_bytes_generic() != ctypes.sizeof(Layer) + ctypes.sizeof(Batch):
         raise ConfigError(f"the library in {_DIRECTORY} is of another version of shmppo; run `pip install -e .` again")
     compiled = [name for name in VARIANTS if hasattr(library, f"is_supported_{name}")]
     return [name for name in compiled if getattr(library, f"is_supported_{name}")()]

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.models.auxiliary import AuxiliaryLoss
 from shmppo.models.cores import CORES
-from shmppo.models.custom import CustomNetwork
 from shmppo.models.encoders import encoders_of, orthogonal, orthogonal_
+from shmppo.models.user_module import AuxiliaryLoss, CustomNetwork
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import STATE_KEY, Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT

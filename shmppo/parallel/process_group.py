@@ -149,9 +149,7 @@ class ProcessGroup:
             return self._store.add(key, add)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise RankError(
-                f"the store of the process group does not answer ({reason}); check that rank 0 is running"
-            ) from error
+            raise RankError(f"the store of all ranks does not answer ({reason}); check that rank 0 runs") from error
 
     def agree(self, flags: Sequence[bool], weights: np.ndarray, iteration: int) -> list[bool]:
         """Combine flags of all ranks by a logical or, and check that all ranks have the same weights.
@@ -169,11 +167,9 @@ class ProcessGroup:
         """
         if self.size == 1:
             return list(flags)
-        checksum = zlib.crc32(weights.data)
-        table = self.gather(np.array([checksum, *flags], np.int64))
-        checksums = table[:, 0].tolist()
-        if len(set(checksums)) > 1:
-            others = [rank for rank in range(self.size) if checksums[rank] != checksums[0]]
+        table = self.gather(np.array([zlib.crc32(weights.data), *flags], np.int64))
+        others = np.flatnonzero(table[:, 0] != table[0, 0]).tolist()
+        if others:
             raise RankError(
                 f"after iteration {iteration} the weights of {name_ranks(others)} differ from those of rank 0: check "
                 "that all ranks have the same processors and libraries; all checkpoints are from before the difference"

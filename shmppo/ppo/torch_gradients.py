@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
-from shmppo.models.auxiliary import AuxiliaryLoss
+from shmppo.models.user_module import AuxiliaryLoss
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 

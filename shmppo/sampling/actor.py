@@ -23,7 +23,7 @@ from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.models.native_layers import Statistics
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
-from shmppo.utils.torch_utils import aligned_rows, aligned_zeros, keep_denormals
+from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
 
 class TorchActing:
@@ -130,7 +130,7 @@ class Actor:
             obs_mean: [D].
             obs_scale: [D], 1 / standard deviation.
         """
-        keep_denormals()
+        torch.set_flush_denormal(False)  # a library of an environment may replace denormal numbers by 0
         self._network.load()
         self._obs_mean[:], self._obs_scale[:] = obs_mean, obs_scale
 

@@ -32,11 +32,6 @@ def set_numeric_modes(threads: int = 1) -> None:
     """Set the modes of `numeric_modes`, which takes less than a microsecond."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
-    keep_denormals()
-
-
-def keep_denormals() -> None:
-    """Compute with denormal numbers in this thread, where a library of an environment may have replaced them by 0."""
     torch.set_flush_denormal(False)
 
 
