@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
@@ -20,7 +20,6 @@ from shmppo.errors import RankError
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0  # time for which a rank waits for the messages of the others after a failure
-POLL_SECONDS = 0.02  # between two looks into the store
 
 
 class FailureMessages:
@@ -75,12 +74,10 @@ class FailureMessages:
     def _exchange(self, messages: dict[int, str]) -> None:
         """Write "" if this rank has not failed, and wait up to GRACE_SECONDS for the messages of all ranks."""
         self._write("")
-        deadline = time.monotonic() + GRACE_SECONDS
-        while len(messages) < self._size and time.monotonic() < deadline:
-            for rank in range(self._size):
-                if rank not in messages and self._store.check([_key(rank)]):
-                    messages[rank] = self._store.get(_key(rank)).decode()
-            time.sleep(POLL_SECONDS)
+        keys = [_key(rank) for rank in range(self._size)]
+        with suppress(RuntimeError):  # some ranks do not answer
+            self._store.wait(keys, timedelta(seconds=GRACE_SECONDS))
+        messages |= {rank: self._store.get(key).decode() for rank, key in enumerate(keys) if self._store.check([key])}
 
     def _answers(self, action: Callable[[], None]) -> bool:
         """Use the store in a thread, because a call may block for minutes if the network is down.
