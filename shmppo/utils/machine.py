@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from shmppo.utils.portable import NUMPY_AVX512, PROCESSORS, is_portable, numpy_uses_avx512
+from shmppo.utils.portable import NUMPY_AVX512, PROCESSORS, is_portable, numpy_uses_avx512, processor_facts
 
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
@@ -22,7 +22,7 @@ def versions() -> dict[str, str]:
 
 def processor() -> str:
     """Return the processor's model name, or its architecture if the model name is unknown."""
-    return _processor_facts().get("model name") or platform.processor() or platform.machine()
+    return processor_facts().get("model name") or platform.processor() or platform.machine()
 
 
 def processor_type(kernel: str) -> str:
@@ -39,19 +39,10 @@ def processor_type(kernel: str) -> str:
         return PROCESSORS
     import torch  # slow to import, and most users of this module do not need it
 
-    facts = _processor_facts()
+    facts = processor_facts()
     numbers = [f"{name} {facts[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in facts]
     numbers += [torch.backends.cpu.get_cpu_capability(), *([NUMPY_AVX512] if numpy_uses_avx512() else [])]
     return f"{processor()} ({', '.join(numbers)})"
-
-
-def _processor_facts() -> dict[str, str]:
-    """Return what /proc/cpuinfo says about the first core. It is empty on systems without this file."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        return {}
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def integer_variable(name: str, default: int) -> int:

@@ -28,16 +28,22 @@ _INHERITED = "SHMPPO_NUMPY_INHERITED"
 """A variable that `numpy_inherited` sets, and that the started process removes."""
 
 
+def processor_facts() -> dict[str, str]:
+    """Return what /proc/cpuinfo says about the first core. It is empty on systems without this file."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = file.read(8192).split("\n\n")[0].splitlines()  # to read all of it takes long with many cores
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
 def pin_numpy() -> None:
     """Set the variables of NumPy, except those that are set already, if it is not imported yet.
 
     A processor without AVX2 could not execute the functions that they choose.
     """
-    try:
-        with open("/proc/cpuinfo") as file:
-            has_avx2 = " avx2 " in file.read(8192)
-    except OSError:
-        has_avx2 = False
+    has_avx2 = "avx2" in processor_facts().get("flags", "").split()
     inherited = os.environ.pop(_INHERITED, None)
     if has_avx2 and "numpy" not in sys.modules and inherited is None:
         for name, value in NUMPY.items():
