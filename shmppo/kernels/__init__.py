@@ -36,10 +36,8 @@ class Batch(ctypes.Structure):
 
     _fields_ = (
         ("rows", ctypes.c_int64),
-        ("steps", ctypes.c_int32),
-        ("sequences", ctypes.c_int32),
-        ("active", ctypes.c_void_p),
-        ("index", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("steps", "sequences")),
+        *((name, ctypes.c_void_p) for name in ("active", "index")),
         *((name, ctypes.c_int64) for name in ("shards", "first_shard")),
         *((name, ctypes.c_void_p) for name in ("order", "bounds")),
         ("gradient_stride", ctypes.c_int64),

@@ -87,6 +87,8 @@ class Actor:
 
     Attributes:
         states: float32 [own, S], recurrent states; the caller may write them.
+        params: policy parameters of the last step, [own, P]. The next step overwrites them.
+        values: values of the last step, [own]. The next step overwrites them.
     """
 
     def __init__(
@@ -122,6 +124,8 @@ class Actor:
         else:
             self._network = TorchActing(model, self._inputs, statistics, low=low, rows=config.inference_rows)
         self.states: np.ndarray = self._network.state
+        self.params: np.ndarray = self._network.params
+        self.values: np.ndarray = self._network.values[:, 0]
 
     def load(self, obs_mean: np.ndarray, obs_scale: np.ndarray) -> None:
         """Read the current weights of the model, and copy the statistics that normalize observations.
@@ -133,16 +137,6 @@ class Actor:
         torch.set_flush_denormal(False)  # a library of an environment may replace denormal numbers by 0
         self._network.load()
         self._obs_mean[:], self._obs_scale[:] = obs_mean, obs_scale
-
-    @property
-    def params(self) -> np.ndarray:
-        """Policy parameters of the last step, [own, P]. The next step overwrites them."""
-        return self._network.params
-
-    @property
-    def values(self) -> np.ndarray:
-        """Values of the last step, [own]. The next step overwrites them."""
-        return self._network.values[:, 0]
 
     def load_noise(self, noise: np.ndarray) -> None:
         """Set the noise of the next steps, float32 [steps, own, noise_size]. It is not copied."""
