@@ -193,10 +193,8 @@ class ActorCritic(nn.Module):
             x = actor.encode([obs[i] for i in self.inputs[0]])
             outputs = [actor.run_core(x, states[0]), critic.run_core(x, states[1])]
         else:
-            outputs = [
-                trunk([obs[i] for i in seen], part.contiguous())
-                for trunk, seen, part in zip(self.trunks, self.inputs, states, strict=True)
-            ]
+            inputs = zip(self.trunks, self.inputs, states, strict=True)
+            outputs = [trunk([obs[i] for i in seen], part.contiguous()) for trunk, seen, part in inputs]
         return [features for features, _ in outputs], torch.cat([after for _, after in outputs], -1)
 
     def heads(self, features: Sequence[Tensor], obs: Observations) -> tuple[Tensor, Tensor]:
@@ -245,11 +243,8 @@ def parameter_offsets(model: nn.Module) -> tuple[list[int], int]:
 
 def parameter_views(flat: Tensor, model: nn.Module) -> list[Tensor]:
     """Return views into a flat vector [P] with the shapes of the model's parameters."""
-    offsets, _ = parameter_offsets(model)
-    return [
-        flat[offset : offset + parameter.numel()].view(parameter.shape)
-        for offset, parameter in zip(offsets, model.parameters(), strict=True)
-    ]
+    places = zip(parameter_offsets(model)[0], model.parameters(), strict=True)
+    return [flat[begin : begin + parameter.numel()].view(parameter.shape) for begin, parameter in places]
 
 
 def move_parameters(model: nn.Module, flat: Tensor, *, keep: bool) -> None:
@@ -317,7 +312,5 @@ def parameter_shapes(
     config: TrainConfig, observation: ObservationSpec, distribution: Distribution
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter of the network by name."""
-    return {
-        name: tuple(tensor.shape)
-        for name, tensor in build_meta_model(config, observation, distribution).state_dict().items()
-    }
+    state = build_meta_model(config, observation, distribution).state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}

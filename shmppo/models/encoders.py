@@ -209,12 +209,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.indices = tuple(indices)
         self.leaves = tuple(leaves[i] for i in indices)
-        kind = network_kind(config, self.leaves[0])
-        self.network = (
-            Mlp(sum(leaf.input_size for leaf in self.leaves), config)
-            if kind == "mlp"
-            else _CNNS[kind](self.leaves[0].image_size, config.layer_norm)
-        )
+        first, inputs = self.leaves[0], sum(leaf.input_size for leaf in self.leaves)
+        kind = network_kind(config, first)
+        self.network = Mlp(inputs, config) if kind == "mlp" else _CNNS[kind](first.image_size, config.layer_norm)
         self.features = self.network.features
 
     def forward(self, obs: Sequence[Tensor]) -> Tensor:

@@ -216,9 +216,8 @@ class LayerBuilder:
         scan = Scan(layer, 1 if self._gradients is None else len(self._gradients))
         self.scans.append(scan)
         inputs, memory = self.linear(x, layer.into), self._new(2 * layer.hidden)
-        self._add(
-            "scan", inputs, memory, weight=scan.factors.ctypes.data, by_weight=scan.by_factors.ctypes.data, **fields
-        )
+        fields |= {"weight": scan.factors.ctypes.data, "by_weight": scan.by_factors.ctypes.data}
+        self._add("scan", inputs, memory, **fields)
         y = self.linear(x, layer.from_input)
         return self.linear(memory, layer.from_state, "tanh", out=y, into=ADD)
 

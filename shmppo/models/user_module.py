@@ -174,12 +174,10 @@ class CustomNetwork(UserModule):
             f"has a recurrent state of size {self.state_size}, but --core none is set; remove --core none, or set "
             "state_size to 0",
         )
-        self._check_forward(
-            lambda stored: self(stored, torch.zeros(_PROBE_SEQUENCES, self.state_size)),
-            (_PROBE_STEPS, _PROBE_SEQUENCES),
-            [(_PROBE_STEPS, _PROBE_SEQUENCES, self.features), (_PROBE_SEQUENCES, self.state_size)],
-            "features and state",
-        )
+        state = torch.zeros(_PROBE_SEQUENCES, self.state_size)
+        size = _PROBE_STEPS, _PROBE_SEQUENCES
+        shapes = [(*size, self.features), tuple(state.shape)]
+        self._check_forward(lambda stored: self(stored, state), size, shapes, "features and state")
 
     def forward(self, obs: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Map sequences of observations to features.

@@ -49,8 +49,8 @@ class TorchActing:
         """
         self._model, self._sources = model, list(map(torch.from_numpy, obs))
         self._statistics = [pair and (torch.from_numpy(pair[0]), torch.from_numpy(pair[1])) for pair in statistics]
-        first, own = low % rows, len(obs[0])
-        self._batches = range(-(-(first + own) // rows))
+        own = slice(low % rows, low % rows + len(obs[0]))
+        self._batches = range(-(-own.stop // rows))
         shape = len(self._batches), rows
         # Matrix products read vectors and states. Their bits may depend on the alignment, which must be the same in
         # all batches.
@@ -63,11 +63,9 @@ class TorchActing:
         self._states, self._values = aligned_rows(*shape, model.state_size), aligned_rows(*shape, 1)
         self._params = aligned_rows(*shape, model.params_size)
         # Batches are adjacent in memory, so the rows of this range are contiguous.
-        self._targets = [leaf.flatten(0, 1)[first : first + own] for leaf in self._obs]
-        self.state, self.params, self.values = (
-            rows_of_batches.flatten(0, 1)[first : first + own].numpy()
-            for rows_of_batches in (self._states, self._params, self._values)
-        )
+        self._targets = [leaf.flatten(0, 1)[own] for leaf in self._obs]
+        outputs = self._states, self._params, self._values
+        self.state, self.params, self.values = (batches.flatten(0, 1)[own].numpy() for batches in outputs)
 
     def load(self) -> None:
         """Nothing to do: the modules read the current weights."""

@@ -301,16 +301,15 @@ class Collector:
 
     def _end_episodes(self, t: int, ended: list[EpisodeEnd], timer: PhaseTimer) -> None:
         """Record the episodes that ended with step t, bootstrap those that were truncated, and reset their states."""
-        rollout = self._rollout
+        rollout, rows_ended = self._rollout, [end.i for end in ended]
         for end in self._envs.reported(ended):
             if self._envs.active is not None:
-                rows = slice(end.i, end.i + self._config.env_rows)
-                rollout.joint_end[t, rows], rollout.ended_length[t, rows] = True, -1
+                agents = slice(end.i, end.i + self._config.env_rows)
+                rollout.joint_end[t, agents], rollout.ended_length[t, agents] = True, -1
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
             rollout.ended_info[t, end.i] = info_row(self._config.reported_info, end.info)
-        for end in ended:
-            self._first[end.i] = True
+        self._first[rows_ended] = True
         truncated = [end for end in ended if not end.terminated and not end.failed]
         if truncated:
             timer.switch("inference")
@@ -318,12 +317,10 @@ class Collector:
             for end in truncated:
                 for leaf, final in zip(finals, end.final, strict=True):
                     leaf[end.i] = final
-            values = self._actor.values_of(finals)
-            for end in truncated:
-                rollout.bootstrap[t, end.i] = values[end.i]
+            rows = [end.i for end in truncated]
+            rollout.bootstrap[t, rows] = self._actor.values_of(finals)[rows]
             timer.switch("other")
-        for end in ended:
-            self._actor.states[end.i] = 0.0
+        self._actor.states[rows_ended] = 0.0
 
     @np.errstate(over="ignore", invalid="ignore")  # if the policy has diverged, the update says so
     def _finish_rollout(self, valid_steps: int) -> None:
