@@ -185,13 +185,12 @@ class ProcessGroup:
         Raises:
             ConfigError: on all ranks, with the message of the first rank that raised one.
         """
-        if self.size == 1:
-            yield
-            return
         found = None
         try:
             yield
         except ConfigError as error:
+            if self.size == 1:
+                raise
             found = str(error), error.details
         for rank, raised in enumerate(self.gather_objects(found)):
             if raised is not None:

@@ -19,8 +19,7 @@ from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
-from shmppo.utils import machine
-from shmppo.utils.machine import integer_variable, usable_cores
+from shmppo.utils.machine import integer_variable, usable_cores, versions
 
 _connections = itertools.count()  # number of the next connection of this process; it is the same on all ranks
 
@@ -97,7 +96,7 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     # Versions first: ranks of other versions may have other fields.
     may_differ = fields_with(TrainConfig, per_rank=True)
     fields = {name: value for name, value in config.to_json().items() if name not in may_differ}
-    mine = machine.versions() | fields
+    mine = versions() | fields
     for rank, theirs in enumerate(group.gather_objects(mine)):
         for name, value in mine.items():
             if theirs.get(name) != value:
