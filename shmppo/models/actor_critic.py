@@ -50,11 +50,11 @@ class Trunk(nn.Module):
         """Create the modules.
 
         Args:
-            leaves: of the observation that the trunk maps to features.
+            leaves: of the observation that the trunk maps to features. Empty with `shared`.
             shared: the trunk whose encoders this trunk uses. None: it has encoders of its own.
         """
         super().__init__()
-        encoders = encoders_of(config, leaves) if shared is None else []
+        encoders = encoders_of(config, leaves)
         self.encoders = nn.ModuleList(encoders)
         self.encoded: int = shared.encoded if shared else sum(encoder.features for encoder in encoders)
         self.core: nn.Module | None = None
