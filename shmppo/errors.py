@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import re
@@ -124,10 +123,8 @@ def open_standard_streams() -> None:
 
 
 def print_warning(text: str) -> None:
-    """Print a warning to stderr, if it can be written."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: the file is closed
-        if sys.stderr is not None:
-            print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+    """Print a warning to stderr."""
+    print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def print_text(text: str) -> None:
@@ -196,16 +193,8 @@ def run_command(
     except BrokenPipeError:  # nobody reads the output any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes at its end
         return ShmppoError.exit_code
-    except OSError as error:
-        if error.errno == errno.EMFILE:
-            print_error(ShmppoError("there are too many open files; raise the limit (ulimit -n), or lower --workers"))
-            return ShmppoError.exit_code
-        if error.errno == errno.ENOSPC:
-            print_error(ShmppoError(f"the output cannot be written: {error.strerror}; free some space"))
-            return ShmppoError.exit_code
-        if error.filename is None or error.errno not in (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES):
-            raise
-        print_error(ConfigError(f"the path {error.filename} cannot be used: {error.strerror}; use another path"))
+    except OSError as error:  # a path that the user has given, or a limit of the machine
+        print_error(ConfigError(str(error)))
         return ConfigError.exit_code
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)

@@ -10,7 +10,7 @@ from public_helpers import exit_code
 
 LONG = "x" * 300
 NOBODY = "~nosuchuser/x"
-TOO_LONG = "cannot be used: File name too long; use another path"
+TOO_LONG = "File name too long: "
 NO_HOME = "begins with a user without a home directory; write the whole path"
 
 CASES: list[tuple[str, str, str]] = [
