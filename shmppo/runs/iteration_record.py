@@ -19,15 +19,8 @@ from shmppo.lockstep.learner import Learner, UpdateStatistics
 from shmppo.lockstep.pool import Pool
 from shmppo.parallel.shared_buffers import Minibatches
 
-_START_FIELDS = {
-    "model": "weights at the start",
-    "optimizer": "optimizer state at the start",
-    "schedule": "adaptive learning rate and β at the start",
-    "obs_moments": "statistics of observations at the start",
-    "return_moments": "statistics of rewards at the start",
-    "discounted_return": "discounted returns at the start",
-}
-"""Keys of `Learner.state`, and the names of these fields."""
+_START_FIELDS = ("model", "optimizer", "schedule", "obs_moments", "return_moments", "discounted_return")
+"""Keys of `Learner.state`."""
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
     "ended_length", "ended_info", "bootstrap", "teacher_params",
@@ -72,10 +65,9 @@ class RecordingLearner(Learner):
         super().publish_statistics(iteration)
         if iteration == self._record.iteration:
             state, carry = self.state(), self._buffers.carries[iteration % 2]
-            self._record.start = {title: _digest(_leaves(state[name])) for name, title in _START_FIELDS.items()} | {
-                "recurrent state at the start": _digest([carry.state]),
-                "episodes at the start": _digest([carry.first, carry.episode, carry.episode_length]),
-            }
+            parts: dict[str, Iterable[np.ndarray]] = {name: _leaves(state[name]) for name in _START_FIELDS}
+            parts |= {"recurrent state": [carry.state], "episodes": [carry.first, carry.episode, carry.episode_length]}
+            self._record.start = {f"{name} at the start": _digest(arrays) for name, arrays in parts.items()}
 
     def update(self, iteration: int, pool: Pool) -> UpdateStatistics:
         """Record the rollout, its advantages, and its minibatches."""
@@ -98,10 +90,9 @@ class RecordingLearner(Learner):
         result = super()._results()
         if self._active:
             epoch, minibatch = divmod(len(self._record.update) // 2, self.config.minibatches)
-            arrays = {"weights before": self._buffers.published.weights}
-            arrays["gradients"] = self._buffers.shard_results.total
-            for name, array in arrays.items():
-                self._record.update[f"{name} (minibatch {minibatch} of epoch {epoch})"] = _digest([array])
+            place = f"(minibatch {minibatch} of epoch {epoch})"
+            self._record.update[f"weights before {place}"] = _digest([self._buffers.published.weights])
+            self._record.update[f"gradients {place}"] = _digest([self._buffers.shard_results.total])
         return result
 
 
@@ -114,9 +105,8 @@ def first_difference(one: IterationRecord, other: IterationRecord) -> str | None
 
 def _first_of(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
     for name in dict.fromkeys([*one, *other]):
-        before, now = one.get(name, "none"), other.get(name, "none")
-        if before != now:
-            return f"{name}: {before} and {now}"
+        if one.get(name) != other.get(name):
+            return f"{name}: {one.get(name)} and {other.get(name)}"
     return None
 
 
@@ -125,26 +115,16 @@ def _first_step(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) 
 
     Advantages come last, because they depend on later steps.
     """
-    found: list[tuple[int, int, str]] = []
-    for index, name in enumerate(list(dict.fromkeys([*one, *other]))):
-        before, now = one.get(name), other.get(name)
-        if before is None or now is None or before.shape != now.shape:
-            shapes = [str(None if array is None else array.shape) for array in (before, now)]
-            return f"{name} (shape): {shapes[0]} and {shapes[1]}"
-        steps = np.flatnonzero(_differs(before, now).any(axis=1))
-        if len(steps) and (name != "advantages" or not found):
-            found.append((int(steps[0]), index, name))
-    if not found:
-        return None
-    t, _, name = min(found)
-    n = int(np.flatnonzero(_differs(one[name], other[name])[t])[0])
-    return f"{name} (step {t} of environment {n}): {_text(one[name][t, n])} and {_text(other[name][t, n])}"
-
-
-def _differs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return for each step and environment whether any byte differs, [T, N]."""
-    different: np.ndarray = (one.view(np.uint8) != other.view(np.uint8)).any(axis=-1)
-    return different
+    found: list[tuple[int, str]] = []
+    for name in dict.fromkeys([*one, *other]):
+        before, now = one.get(name, np.zeros(0)), other.get(name, np.zeros(0))
+        if before.shape != now.shape:
+            return f"{name} (shape): {before.shape} and {now.shape}"
+        places = np.argwhere((before.view(np.uint8) != now.view(np.uint8)).any(axis=-1))
+        if len(places) and (name != "advantages" or not found):
+            t, n = places[0].tolist()
+            found.append((t, f"{name} (step {t} of environment {n}): {_text(before[t, n])} and {_text(now[t, n])}"))
+    return min(found, key=lambda place: place[0])[1] if found else None
 
 
 def _compact(array: np.ndarray, written: np.ndarray) -> np.ndarray:
@@ -162,11 +142,8 @@ def _used_parts(minibatches: Minibatches) -> Iterator[np.ndarray]:
 
 def _leaves(value: Any) -> Iterator[np.ndarray]:
     """Yield the arrays and numbers in the state of a learner."""
-    if isinstance(value, Mapping):
-        for part in value.values():
-            yield from _leaves(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
+    if isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(part)
     elif isinstance(value, torch.Tensor):
         yield value.detach().cpu().numpy()

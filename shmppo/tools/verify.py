@@ -25,7 +25,7 @@ from shmppo.runs import trainer
 from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
 from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
-from shmppo.storage.checkpoint_file import DamagedCheckpointError, load_checkpoint
+from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.storage.run_directory import METRICS, TEACHER
 from shmppo.utils.files import complete_rows, refuse_links, short_path
 
@@ -98,12 +98,11 @@ def read_run(run_dir: Path) -> RunFiles:
     saved, path = list(run_dir.glob("checkpoint*.pt")), run_dir / METRICS
     if not saved:
         raise no_checkpoint(run_dir)
-    require(path.exists(), f"{run_dir} has no {METRICS}, like the copy of a teacher; name the directory of a run")
-    checkpoints = [_read_checkpoint(one) for one in saved]
     try:
         rows = {int(row["iteration"]): row for row in complete_rows(path)}
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
+    checkpoints = [_read_checkpoint(one) for one in saved]
     for checkpoint in checkpoints:
         weights, row = checkpoint.digests[WEIGHTS_HASH], rows.get(checkpoint.iteration, {}).get(WEIGHTS_HASH)
         require(
@@ -115,10 +114,7 @@ def read_run(run_dir: Path) -> RunFiles:
 
 
 def _read_checkpoint(path: Path) -> Checkpoint:
-    try:
-        state = load_checkpoint(path)
-    except DamagedCheckpointError as error:
-        raise ConfigError(f"{error}; remove it, or restore it") from error
+    state = load_checkpoint(path)
     weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
     digests = weights | state_digests(state)
     config = TrainConfig(**json.loads(state["config"]))
@@ -160,18 +156,14 @@ def verify_run(
             True, f"{name}: all checkpoints are undamaged and have the weights of {METRICS} ({last} iterations)"
         )
     require(last > 0, f"{run_dir} has finished no iteration; train it further")
-    _require_one_rank(files)
+    require(
+        from_iteration is None or 0 <= from_iteration < last,
+        f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations; use 0 … {last - 1}",
+    )
+    start = _checkpoint_before(files, last if from_iteration is None else from_iteration + 1)
     if from_iteration is None:
-        start = _checkpoint_before(files, last)
-        first = start.iteration if start is not None else 0
-    else:
-        require(
-            0 <= from_iteration < last,
-            f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations; use 0 … {last - 1}",
-        )
-        first = from_iteration
-        start = _checkpoint_before(files, first + 1)
-    end = min(first + iterations, last)
+        from_iteration = start.iteration if start is not None else 0
+    end = min(from_iteration + iterations, last)
     rows, digests = _execute(files, start, end, workers, trust)
     if mismatch := _mismatch(files, rows):
         return Verdict(False, mismatch)
@@ -196,8 +188,6 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
         ConfigError: see `read_run`, and if no iteration is common to both.
     """
     one, other = (read_run(run_dir) for run_dir in run_dirs)
-    for files in (one, other):
-        _require_one_rank(files)
     names = [short_path(run_dir) for run_dir in run_dirs]
     common = sorted(one.rows.keys() & other.rows.keys())
     require(bool(common), f"{run_dirs[0]} and {run_dirs[1]} have no iteration in common; name other runs")
@@ -208,8 +198,6 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
     lines = [f"{names[0]} and {names[1]} differ first in iteration {iteration}: {', '.join(columns)}"]
     if options := different_fields(one.newest.config, other.newest.config):
         lines.append(f"their configurations differ in {', '.join(options)}")
-    lines += [f"{name} is not exact: {'; '.join(f.newest.inexact_reasons)}" for name, f in
-              zip(names, (one, other), strict=True) if f.newest.inexact_reasons]  # fmt: skip
     records = (IterationRecord(iteration - 1), IterationRecord(iteration - 1))
     wrong = []
     for name, files, record in zip(names, (one, other), records, strict=True):
@@ -250,27 +238,17 @@ def _mismatch(files: RunFiles, rows: Rows) -> str:
     iteration, columns = _first_different(files.rows, rows)
     if not columns:
         return ""
-    name, recorded, found = short_path(files.run_dir), files.rows.get(iteration, {}), rows[iteration]
-    missing = "nan" if recorded else "no row"
-    values = [f"{c} is {found.get(c, 'nan')}, but {METRICS} has {recorded.get(c, missing)}" for c in columns]
-    text = f"{name} does not match this machine: executed again, iteration {iteration} differs: {values[0]}"
-    if len(values) > 1:
-        text += f" (and {len(values) - 1} more columns)"
+    name, column = short_path(files.run_dir), columns[0]
+    recorded, found = files.rows.get(iteration, {}).get(column, "no value"), rows[iteration].get(column, "no value")
+    text = (
+        f"{name} does not match this machine: executed again, iteration {iteration} differs: {column} is {found}, but "
+        f"{METRICS} has {recorded}"
+    )
     if files.newest.inexact_reasons:
         text += f"\n{name} is not exact: {'; '.join(files.newest.inexact_reasons)}"
     elif not files.newest.checked and not files.is_policy:
         text += f"\nthe environment of {name} was not checked to the end; shmppo check-env may find the reason"
     return text
-
-
-def _require_one_rank(files: RunFiles) -> None:
-    """Raise ConfigError for a run with several ranks."""
-    ranks = files.newest.config.ranks
-    require(
-        ranks == 1,
-        f"{files.run_dir} has {ranks} ranks, whose iterations cannot be executed again by one process; use "
-        "--iterations 0 with one run to compare only its checkpoints with its metrics",
-    )
 
 
 def _checkpoint_before(files: RunFiles, iteration: int) -> Checkpoint | None:
@@ -298,8 +276,15 @@ def _execute(
         record: gets the data of an iteration.
 
     Raises:
+        ConfigError: if the run has several ranks, or as in `trainer.resume`.
         KeyboardInterrupt: if a signal stopped the execution.
     """
+    ranks = files.newest.config.ranks
+    require(
+        ranks == 1,
+        f"{files.run_dir} has {ranks} ranks, whose iterations cannot be executed again by one process; use "
+        "--iterations 0 with one run to compare only its checkpoints with its metrics",
+    )
     first = start.iteration if start is not None else 0
     print(f"executing iterations {first + 1} to {end} of {short_path(files.run_dir)} again")
     # A resume may have changed these options between the checkpoint and the end.
@@ -308,7 +293,8 @@ def _execute(
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
     if later.env_schedule is None:  # a schedule may read the results of evaluations
         changes |= {"eval_every": None, "eval_sample": False, "eval_env_kwargs": {}}
-    changes |= {} if workers is None else {"workers": workers, "learning": "auto"}
+    if workers is not None:
+        changes |= {"workers": workers, "learning": "auto"}
     check_trust(later.to_json(), files.run_dir, trust)
     make_learner = partial(RecordingLearner, record) if record is not None else Learner
     with tempfile.TemporaryDirectory(prefix="shmppo-verify-") as directory:
@@ -324,14 +310,8 @@ def _execute(
             )
             trainer.train(config, trust=trust, make_learner=make_learner)
         else:
-            trainer.resume(
-                files.run_dir,
-                checkpoint=start.path,
-                new_run_dir=target,
-                trust=trust,
-                make_learner=make_learner,
-                **changes,
-            )
+            source: dict[str, Any] = {"checkpoint": start.path, "new_run_dir": target}
+            trainer.resume(files.run_dir, trust=trust, make_learner=make_learner, **source, **changes)
         again = read_run(target)
     if again.last_iteration < end:
         raise KeyboardInterrupt
