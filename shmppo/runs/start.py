@@ -21,8 +21,7 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
 from shmppo.storage.checkpoint import BEST, NAME, check_moments, check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
-from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory
-from shmppo.storage.run_lock import locked
+from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory, locked
 from shmppo.utils.files import read_object, write_json
 
 

@@ -31,8 +31,7 @@ from shmppo.search.space import load_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
 from shmppo.search.view import SearchView
-from shmppo.storage.run_directory import config_error_if_unwritable
-from shmppo.storage.run_lock import locked
+from shmppo.storage.run_directory import config_error_if_unwritable, locked
 from shmppo.tools.run_process import RunPool
 from shmppo.utils.files import user_path
 from shmppo.utils.signals import StopRequest

@@ -237,15 +237,8 @@ def _newest_first(run_dir: Path) -> list[Path]:
 
 def no_checkpoint(run_dir: Path) -> ConfigError:
     """Say why a directory has no checkpoint."""
-    if not run_dir.exists():
-        reason = "does not exist; name the directory of a run"
-    elif not run_dir.is_dir():
-        reason = "is not a directory; name the directory of a run"
-    elif not (run_dir / "config.json").is_file():
-        reason = "is not the directory of a run, because it contains no config.json; name the directory of a run"
-    else:
-        reason = "contains no checkpoint, because the run has saved none yet; name the directory of another run"
-    return ConfigError(f"{run_dir} {reason}")
+    reason = "contains no checkpoint" if run_dir.exists() else "does not exist"
+    return ConfigError(f"{run_dir} {reason}; name the directory of a run")
 
 
 OTHER_ENVIRONMENT = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
+import logging
 import os
 import sys
 import time
@@ -16,17 +18,27 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.metrics import WEIGHTS_HASH
-from shmppo.storage.run_lock import locked
 from shmppo.utils import machine
-from shmppo.utils.files import open_file, read_file, read_object, replaced_file, short_path, write_json
+from shmppo.utils.files import (
+    open_file,
+    read_file,
+    read_object,
+    refuse_links,
+    replaced_file,
+    short_path,
+    write_json,
+)
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
+LOCK = "run.lock"
 EVALUATIONS, VIDEOS = "eval.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
 OPPONENTS = "opponents"
 """Directory with earlier weights, against which the policy plays (--self-play)."""
 TEACHER = "teacher"
 """Directory with the checkpoint of the run's teacher."""
+
+log = logging.getLogger(__name__)
 
 
 def create_run_directory(
@@ -44,7 +56,10 @@ def create_run_directory(
     """
     path = parent / (config.run_dir or default_name(config))
     with config_error_if_unwritable(path):
-        path = _make_directory(path, unique=config.run_dir is None)
+        if config.run_dir is None:
+            path = _make_unused(path)
+        else:
+            path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(path))
         refuse_existing_run(path)
         write_json(path / CONFIG, describe(config) | dict(origin or {}))
@@ -59,16 +74,42 @@ def refuse_existing_run(path: Path) -> None:
         )
 
 
-def _make_directory(path: Path, *, unique: bool) -> Path:
-    """Make a directory. With `unique`, append a number to its name if it exists, and return this path."""
-    (path.parent if unique else path).mkdir(parents=True, exist_ok=True)
-    if not unique:
-        return path
+def _make_unused(path: Path) -> Path:
+    """Make a directory with the first unused one of its numbered names, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     for name in _numbered(str(path)):
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError):  # another run may make it at the same time
             Path(name).mkdir()
             return Path(name)
     raise AssertionError  # the names are endless
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Check a run directory for links, and lock it while the context is open: only one process may write to it.
+
+    The system releases the lock if the process is killed. On file systems without locks, a warning is logged instead.
+
+    Raises:
+        ConfigError: if another process has locked it, or if it has links. The message contains the process id.
+        OSError: if it cannot be written.
+    """
+    refuse_links(run_dir)
+    with open_file(run_dir / LOCK, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise ConfigError(
+                f"{run_dir} is in use by the run with the process id {file.read().strip()}; stop that run, or name "
+                "another directory"
+            ) from error
+        except OSError as error:
+            log.warning("%s cannot be locked: %s; do not start a second run in it", run_dir, error)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
 @contextlib.contextmanager

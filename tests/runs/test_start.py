@@ -111,7 +111,7 @@ def test_a_minimum_of_the_standard_deviation_holds_from_the_first_rollout(tmp_pa
 
 def test_a_missing_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name, message in {"none": "does not exist; name", "empty": "is not the directory of a run, because"}.items():
+    for name, message in {"none": "does not exist; name", "empty": "contains no checkpoint; name"}.items():
         with pytest.raises(ConfigError, match=message):
             train(dataclasses.replace(NEW, init_from=str(tmp_path / name), run_dir=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

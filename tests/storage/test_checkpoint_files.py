@@ -164,9 +164,9 @@ def test_a_directory_without_a_checkpoint_is_described(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     messages = {
         "none": "does not exist; name the directory of a run",
-        "file": "is not a directory; name the directory of a run",
-        "empty": r"is not the directory of a run, because it contains no config\.json; name the directory of a run",
-        "begun": "contains no checkpoint, because the run has saved none yet; name the directory of another run",
+        "file": "contains no checkpoint; name the directory of a run",
+        "empty": "contains no checkpoint; name the directory of a run",
+        "begun": "contains no checkpoint; name the directory of a run",
     }
     for name, message in messages.items():
         for which in ("last", "best", 3):

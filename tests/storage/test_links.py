@@ -172,9 +172,8 @@ def refuses(capsys: pytest.CaptureFixture[str]) -> bool:
     causes = (
         "must not lead elsewhere",
         "holds a run already",
-        "contains no config.json",
+        "contains no checkpoint",
         "does not exist",
-        "is not a directory",
     )
     return len(lines) == 1 and lines[0].startswith("error: ") and any(cause in lines[0] for cause in causes)
 

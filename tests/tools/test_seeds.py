@@ -21,8 +21,7 @@ from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.runs.trainer import train
-from shmppo.storage.run_directory import MetricsFile
-from shmppo.storage.run_lock import locked
+from shmppo.storage.run_directory import MetricsFile, locked
 from shmppo.tools.seeds import train_seeds
 from shmppo.train import main
 from shmppo.utils.files import write_json
