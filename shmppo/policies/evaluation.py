@@ -26,6 +26,7 @@ from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, 
 from shmppo.sampling.evaluation_opponents import EvaluationOpponent
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import numeric_modes
+from shmppo.utils.user_code import describe_error
 
 Progress = Callable[[int, int], None]
 """Called after each step, with the number of finished episodes and the number of steps of all episodes."""
@@ -210,12 +211,9 @@ def _film(handle: RenderedHandle, video: VideoRecorder, env_id: str, step: int) 
     try:
         frame = handle.env.render()
     except Exception as error:  # drivers and libraries raise many types
-        reason = " ".join(str(error).split()) or repr(error)
-        advice = (
-            "write its method render"
-            if isinstance(error, NotImplementedError)
-            else "pip install 'shmppo[video]', and without a display MuJoCo needs EGL (apt-get install libegl1) or "
+        raise ConfigError(
+            f"{env_id} cannot be rendered here ({describe_error(error)}); write its method render, or pip "
+            "install 'shmppo[video]'; without a display, MuJoCo needs EGL (apt-get install libegl1) or "
             "MUJOCO_GL=osmesa (libosmesa6)"
-        )
-        raise ConfigError(f"--video: {env_id} cannot be rendered here ({reason}); {advice}") from error
+        ) from error
     video.add(frame, handle.frames_per_second / stride)

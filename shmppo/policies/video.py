@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.utils.files import make_parent_directory
 
-NEEDED = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("imageio",)}
-"""Required libraries by file type."""
 MAX_FPS = 30.0
 """Highest frame rate of a video. Environments with shorter steps are rendered every second step, every third, …"""
 
@@ -71,11 +70,9 @@ class VideoRecorder:
             ConfigError: if the file is neither mp4 nor gif, if a library is not installed, or if no file can be made in
                 the directory.
         """
-        if path.suffix not in NEEDED:
-            raise ConfigError(f"--video {path} ends in neither .mp4 nor .gif; name a file that does")
-        missing = [name for name in NEEDED[path.suffix] if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ConfigError(f"--video: {path.name} needs {' and '.join(missing)}; pip install 'shmppo[video]'")
+        require(path.suffix in (".mp4", ".gif"), f"--video {path} ends in neither .mp4 nor .gif; name a file that does")
+        installed = importlib.util.find_spec("imageio_ffmpeg") is not None
+        require(installed, "videos need imageio with ffmpeg; pip install 'shmppo[video]'")
         make_parent_directory(path, "--video")
         self.path = path
         self._writer: Any = None
@@ -97,22 +94,17 @@ class VideoRecorder:
         Raises:
             ConfigError: if the frame is not an array with three axes, or if the file cannot be written.
         """
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-            returned = type(frame).__name__
-            raise ConfigError(
-                f"--video {self.path}: env.render() returned {returned}; it must return an rgb_array frame"
-            )
+        require(
+            isinstance(frame, np.ndarray) and frame.ndim == 3,
+            f"{self.path}: env.render() returned {type(frame).__name__}; it must return an rgb_array frame",
+        )
         try:
             if self._writer is None:
                 self._writer = self._open(fps)
             self._writer.append_data(frame)
-        except RuntimeError as error:
+        except (OSError, RuntimeError, TypeError, ValueError) as error:  # for example, the size of the frame changed
             raise ConfigError(
-                f"--video {self.path} cannot be written, because ffmpeg is missing; install it"
-            ) from error
-        except (OSError, ValueError, TypeError) as error:  # the disk is full, or the size or type of the frame changed
-            raise ConfigError(
-                f"--video {self.path} cannot be written: {error}; name another file, or make sure that all frames have "
+                f"{self.path} cannot be written: {error}; name another file, or make sure that all frames have "
                 "the same size, [height, width, 3], and are uint8"
             ) from error
 

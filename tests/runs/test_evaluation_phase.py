@@ -206,7 +206,7 @@ def test_videos_that_cannot_be_recorded_are_refused_before_training(
     pytest.importorskip("imageio_ffmpeg")
     with monkeypatch.context() as patch:
         patch.setattr(gymnasium.Wrapper, "render", lambda env: 1 / 0)
-        with pytest.raises(ConfigError, match=r"^--eval-videos: \S+ cannot be rendered here \(division by zero\); pip"):
+        with pytest.raises(ConfigError, match=r"^\S+ cannot be rendered here \(ZeroDivisionError\(.*\); write"):
             trained(tmp_path / "run", eval_videos=True)
     trained(tmp_path / "run")  # the directory can be used again
 
