@@ -60,9 +60,6 @@ def write_failed_episode(
     else:
         log.warning("failed_episode.json is not written: the episode is too long, or cannot be replayed")
         return
-    if not np.isfinite(episode_actions).all():
-        log.warning("failed_episode.json is not written: an action is not finite, so the policy has diverged")
-        return
     content = {
         "config": config.to_json(),
         "env_index": env_index,

@@ -13,7 +13,7 @@ from shmppo.runs.session import Session
 from shmppo.sampling.evaluation import evaluation_errors
 from shmppo.utils.torch_utils import numeric_modes
 
-_RESERVED = re.compile(r"best|1|iteration-.*")
+_NAME = re.compile(r"(?!best$|1$|iteration-)[A-Za-z0-9][A-Za-z0-9-]*")
 
 
 class RunHandle:
@@ -40,9 +40,8 @@ class RunHandle:
             ConfigError: if the name is reserved, or has other characters than letters, digits, and hyphens.
             SaveError: if it cannot be written.
         """
-        valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) and not _RESERVED.fullmatch(name)
         advice = "use letters, digits, and hyphens, but not best, 1, or iteration-…"
-        require(bool(valid), f"run.save got the name {name!r}; {advice}")
+        require(_NAME.fullmatch(name) is not None, f"run.save got the name {name!r}; {advice}")
         self._session.save(name)
 
     def stop(self, reason: str = "callback") -> None:

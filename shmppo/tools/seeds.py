@@ -12,7 +12,7 @@ from statistics import fmean
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from shmppo.config.checks import require
@@ -75,19 +75,15 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
     ]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
-    titles = [
-        escape(printable("return" if name == "return_mean_100" else name.replace(PREFIX, ""))) for name in metrics
-    ]
-    table = Table("seed", "iterations", "steps", *titles, "weights", box=None, header_style="", show_footer=True)
+    columns = [Column("seed", footer="mean"), Column("iterations"), Column("steps")]
+    for name in metrics:
+        title = escape(printable("return" if name == "return_mean_100" else name.replace(PREFIX, "")))
+        mean = number(fmean(float(row.get(name, "nan")) for row in last))
+        columns.append(Column(title, mean, overflow="fold"))  # a narrow terminal breaks the name, and hides nothing
+    table = Table(*columns, Column("weights", no_wrap=True), box=None, header_style="", show_footer=True)
     for run, rows, row in zip(runs, tables, last, strict=True):
         iterations = f"{len(rows):,}/{run.config.last_iteration:,}"
         state = "failed" if run.failure else escape(printable(row.get("weights_hash", "")[:8]))
         values = (number(float(row.get(name, "nan"))) for name in metrics)
         table.add_row(str(run.config.seed), iterations, f"{float(row['env_steps']):,.0f}", *values, state)
-    table.columns[0].footer = "mean"
-    for column in table.columns[3:-1]:
-        column.overflow = "fold"  # a narrow terminal breaks the names of metrics, and hides nothing
-    table.columns[-1].no_wrap = True
-    for column, name in zip(table.columns[3:], metrics, strict=False):
-        column.footer = number(fmean(float(row.get(name, "nan")) for row in last))
     return Group(Text(f"{short_path(runs[0].run_dir).removesuffix(f'-s{runs[0].config.seed}')}-sSEED"), table, "")
