@@ -46,7 +46,7 @@ def _print_uncaught(kind: type[BaseException], error: BaseException, traceback: 
 def _replay() -> None:
     text = "Replay an episode in which an environment failed."
     options = parse(ReplayConfig, sys.argv[1:], program("replay"), text, example="runs/pendulum/failed_episode.json")
-    from shmppo.tools.replay import replay
+    from shmppo.runs.failed_episode import replay
 
     steps = replay(options.file, options.trust)
     print(f"all {steps} steps succeeded; the failure depends on more than the seed and the actions")

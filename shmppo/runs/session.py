@@ -28,7 +28,7 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluation import Evaluations
-from shmppo.runs.failure_dump import write_failed_episode
+from shmppo.runs.failed_episode import write_failed_episode
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start

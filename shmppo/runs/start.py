@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.checks import flag, flag_with_value, require
+from shmppo.config.checks import flag_with_value, require
 from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, check_trust
@@ -51,29 +51,20 @@ class InitialWeights:
                 differ, or if only one of the two runs normalizes observations or squashes actions.
         """
         where, advice = f"--init-from {self.path}", self._advice(config)
-        for name in ("actor_obs", "critic_obs"):
-            parts = getattr(self.config, name)
-            trained = f"without {flag(name)}" if parts is None else f"with {flag_with_value(name, parts)}"
-            require(getattr(config, name) == parts, f"{where} was trained {trained}; use the same parts")
-        if config.network is None and config.core == self.config.core == "lmu":  # the shapes may be the same
-            trained = flag_with_value("seq_len", self.config.seq_len)
-            require(
-                config.seq_len == self.config.seq_len,
-                f"{where} was trained with {trained}, the window of --core lmu; add this flag",
-            )
+        options = ["actor_obs", "critic_obs", "normalize_obs", "squash_actions", "std"]  # the shapes may be the same
+        options += ["activation"] if config.network is None and config.encoder_sizes else []
+        options += ["seq_len"] if config.network is None and config.core == self.config.core == "lmu" else []
+        options += ["log_std_init", "log_std_min"] if config.std == "state" else []
+        for name in options:
+            value = getattr(self.config, name)
+            trained = flag_with_value(name, value)
+            require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
         plain = dataclasses.replace(config, auxiliary=None)
         parameters = parameter_shapes(plain, task.observation, task.distribution)
         check_shapes("parameter", network_weights(self.learner["model"]), parameters, where=where, advice=advice)
         size = task.observation.normalized_size
         check_moments("observation moment", self.learner["obs_moments"], size, where=where, advice=advice)
         check_moments("reward moment", self.learner["return_moments"], 1, where=where, advice=advice)
-        options = ["normalize_obs", "squash_actions", "std"]  # the shapes may be the same
-        options += ["activation"] if config.network is None and config.encoder_sizes else []
-        options += ["log_std_init", "log_std_min"] if config.std == "state" else []
-        for name in options:
-            value = getattr(self.config, name)
-            trained = flag_with_value(name, value)
-            require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
         hidden = self.config.hidden_indices  # their weights and moments are not trained
         flags = flag_with_value("hide_obs", hidden)
         require({*hidden} <= {*config.hidden_indices}, f"{where} was trained with {flags}; hide them, too")

@@ -1,1 +1,1 @@
-"""Implementations of the commands export, replay, check-env, and verify, and runs in processes of their own."""
+"""Implementations of the commands export, check-env, and verify, and runs in processes of their own."""

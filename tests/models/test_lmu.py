@@ -140,6 +140,6 @@ def test_weights_of_another_window_are_refused(tmp_path: Path) -> None:
     """With 8 units there are 4 coefficients for any window, so the shapes are the same."""
     train(dataclasses.replace(SMALL, workers=0, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
     config = dataclasses.replace(SMALL, init_from=str(tmp_path / "run"), run_dir=str(tmp_path / "new"), workers=0)
-    with pytest.raises(ConfigError, match=r"was trained with --seq-len 9, the window of --core lmu; add this flag$"):
+    with pytest.raises(ConfigError, match=r"was trained with --seq-len 9; add this flag$"):
         train(dataclasses.replace(config, seq_len=10))
     assert train(dataclasses.replace(config, stop_at_iteration=1))["exact"]

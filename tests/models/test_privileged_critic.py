@@ -84,7 +84,7 @@ def test_the_policy_needs_only_what_the_actor_sees(run: Path) -> None:
 
 def test_weights_for_other_parts_are_refused(run: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, init_from=str(run), run_dir=str(tmp_path / "new"), actor_obs=("flags",))
-    with pytest.raises(ConfigError, match="was trained with --actor-obs flags inner/2; use the same parts"):
+    with pytest.raises(ConfigError, match="was trained with --actor-obs flags inner/2; add this flag"):
         train(config)
 
 

@@ -16,8 +16,8 @@ from shmppo import ConfigError, EnvError, TrainConfig, resume, train
 from shmppo.evaluate import EvaluateConfig, as_text
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.decisions import Decisions
+from shmppo.runs.failed_episode import replay
 from shmppo.storage.checkpoint import load_selected_checkpoint
-from shmppo.tools.replay import replay
 from shmppo.tools.verify import verify_run
 
 BASE = TrainConfig(

@@ -76,7 +76,7 @@ def evaluate(run_dir: Path, **options: Any) -> Any:
 
 
 def replay(run_dir: Path, **options: Any) -> None:
-    from shmppo.tools.replay import replay
+    from shmppo.runs.failed_episode import replay
 
     replay(run_dir / "failed_episode.json", **options)
 
