@@ -153,18 +153,12 @@ def memory_errors(then: str = "") -> Iterator[None]:
         ) from error
 
 
-def run_command(
-    command: Callable[[], int | None],
-    interrupted: str = "interrupted",
-    *,
-    raised: type[ShmppoError] | tuple[type[ShmppoError], ...] = (),
-) -> int:
+def run_command(command: Callable[[], int | None], interrupted: str = "interrupted") -> int:
     """Run the body of a command. If it raises an error of this package, print it with `print_error`.
 
     Args:
         command: the body. It may return another exit code than 0.
         interrupted: what to print after a KeyboardInterrupt.
-        raised: types of errors to raise instead of printing them.
 
     Returns:
         What the body returns or 0, the exit code of the error or of `CommandEnd`, 1 after another SystemExit, or 130
@@ -174,8 +168,6 @@ def run_command(
     try:
         with memory_errors():
             return command() or 0
-    except raised:
-        raise
     except ShmppoError as error:
         # All ranks of a run raise the same ConfigError. Print it once per machine.
         if not isinstance(error, ConfigError) or os.environ.get("LOCAL_RANK", "0") == "0":

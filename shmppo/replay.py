@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import tyro
 
 from shmppo.config.command_line import parse
 from shmppo.config.trust import Modules
-from shmppo.errors import EnvError, print_error, run_command
+from shmppo.errors import run_command
 from shmppo.utils.commands import program
 
 
@@ -27,20 +26,8 @@ class ReplayConfig:
 
 
 def main() -> int:
-    """Run the command and return its exit code. Raise the environment's EnvError, so that a debugger can stop there.
-
-    Without a debugger, only the frames of the user's code and the message are printed.
-    """
-    sys.excepthook = _print_uncaught
-    return run_command(_replay, raised=EnvError)
-
-
-def _print_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print an exception that ends the process. This is `sys.excepthook`."""
-    if isinstance(error, EnvError):
-        print_error(error)
-    else:
-        sys.__excepthook__(kind, error, traceback)
+    """Run the command and return its exit code."""
+    return run_command(_replay)
 
 
 def _replay() -> None:
