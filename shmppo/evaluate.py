@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,11 +126,10 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
 
 def as_text(result: Evaluation, options: EvaluateConfig) -> str:
     """Describe the result in sentences."""
-    mean, std, length = fmean(result.returns), pstdev(result.returns), fmean(result.lengths)
-    digits = decimals(max(abs(mean), std))
+    mean, std = number(fmean(result.returns)), number(pstdev(result.returns))
     text = (
-        f"return {mean:.{digits}f} ± {std:.{digits}f} over {len(result.episodes)} episodes of {length:,.0f} steps on "
-        f"average; checkpoint {options.checkpoint} (iteration {result.iteration:,}), seed {options.seed}"
+        f"return {mean} ± {std} over {len(result.episodes)} episodes of {fmean(result.lengths):,.0f} steps on average; "
+        f"checkpoint {options.checkpoint} (iteration {result.iteration:,}), seed {options.seed}"
     )
     if result.info:
         text += "\n" + ", ".join(f"{name} {number(mean)}" for name, mean in result.info_means.items())
@@ -162,11 +160,6 @@ def as_json(result: Evaluation, options: EvaluateConfig) -> dict[str, object]:
         **{f"{name}_mean": mean for name, mean in result.info_means.items()},
         **result.info,
     }
-
-
-def decimals(scale: float) -> int:
-    """Return the number of decimals with which a number of this size has four significant digits; from 1 to 6."""
-    return min(6, max(1, 3 - math.floor(math.log10(scale)))) if scale > 0 else 1
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
+from shmppo.loggers.text import number
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.opponents import round_robin_table
 from shmppo.policies.policy import trained_from
@@ -158,7 +159,7 @@ def test_the_command_names_the_checkpoint_and_writes_json(
     }  # fmt: skip
     assert (content["stochastic"], content["stopped"]) == (False, 0)
     text = output()
-    assert f"return {np.mean(result.returns):.{command.decimals(np.mean(result.returns))}f} ± " in text
+    assert f"return {number(np.mean(result.returns))} ± {number(np.std(result.returns))} over 3 episodes" in text
     assert "checkpoint last (iteration 6), seed 5" in text
     assert "3 of 3 episodes were stopped after 2 steps (--max-steps)" in output("--max-steps", "2")
 
