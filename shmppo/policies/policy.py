@@ -25,7 +25,7 @@ from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_s
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.normalization import RunningMoments
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
-from shmppo.storage.checkpoint import OTHER_ENVIRONMENT, check_moments, check_shapes, load_selected_checkpoint
+from shmppo.storage.checkpoint import OTHER_ENVIRONMENT, check_learner, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
 WITHOUT_MINIBATCHES: dict[str, Any] = {"minibatches": 1, "grad_shards": None}
@@ -117,18 +117,17 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     config = TrainConfig(**json.loads(state["config"])).with_env_kwargs(env_kwargs)
     if config.kernel == "native":  # this machine may have no kernels
         config = replace(config, kernel="auto")
-    config, weights = replace(config, auxiliary=None), network_weights(state["learner"]["model"])
+    config, learner = replace(config, auxiliary=None), dict(state["learner"])
+    learner["model"] = network_weights(learner["model"])
     task = inspect_task(config)
     if task.agents != config.agents:  # with other arguments, the environment may have more or fewer
         config = replace(config, agents=task.agents, **WITHOUT_MINIBATCHES)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     advice = OTHER_ENVIRONMENT if config.actor_obs is None else SAME_PARTS
-    check_shapes("parameter", weights, shapes, advice=advice)
-    model = trained_model(config, task.observation, task.distribution, weights)
+    check_learner(learner, shapes, task.observation.normalized_size, advice=advice)
+    model = trained_model(config, task.observation, task.distribution, learner["model"])
     moments = RunningMoments(task.observation.normalized_size)
-    found = state["learner"]["obs_moments"]
-    check_moments("observation moment", found, task.observation.normalized_size, advice=advice)
-    moments.load({name: tensor.numpy() for name, tensor in found.items()})
+    moments.load({name: tensor.numpy() for name, tensor in learner["obs_moments"].items()})
     schedule = json.loads(state.get("reset_options", "{}"))
     options = schedule[max(schedule, key=int)] if schedule else None
     return TrainedPolicy(config, task, model, moments, state["iteration"], options)

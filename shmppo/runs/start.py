@@ -19,7 +19,7 @@ from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
-from shmppo.storage.checkpoint import BEST, NAME, check_moments, check_shapes, load_selected_checkpoint
+from shmppo.storage.checkpoint import BEST, NAME, check_learner, check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory, locked
 from shmppo.utils.files import read_object, write_json
@@ -61,10 +61,8 @@ class InitialWeights:
             require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
         plain = dataclasses.replace(config, auxiliary=None)
         parameters = parameter_shapes(plain, task.observation, task.distribution)
-        check_shapes("parameter", network_weights(self.learner["model"]), parameters, where=where, advice=advice)
-        size = task.observation.normalized_size
-        check_moments("observation moment", self.learner["obs_moments"], size, where=where, advice=advice)
-        check_moments("reward moment", self.learner["return_moments"], 1, where=where, advice=advice)
+        learner = self.learner | {"model": network_weights(self.learner["model"])}
+        check_learner(learner, parameters, task.observation.normalized_size, where=where, advice=advice)
         hidden = self.config.hidden_indices  # their weights and moments are not trained
         flags = flag_with_value("hide_obs", hidden)
         require({*hidden} <= {*config.hidden_indices}, f"{where} was trained with {flags}; hide them, too")
@@ -165,9 +163,7 @@ class Start:
             check_shapes("carry", self.checkpoint["carry"], carry)
             shapes = parameter_shapes(config, task.observation, task.distribution)
             learner = self.checkpoint["learner"]
-            check_shapes("parameter", learner["model"], shapes)
-            check_moments("observation moment", learner["obs_moments"], task.observation.normalized_size)
-            check_moments("reward moment", learner["return_moments"], 1)
+            check_learner(learner, shapes, task.observation.normalized_size)
             check_shapes("statistic", {"return": learner["discounted_return"]}, {"return": (config.rows,)})
             size = next(field.shape[-1:] for field in fields if field.path == "optimizer.moments")
             for state in learner["optimizer"]["state"].values():

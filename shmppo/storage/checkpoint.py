@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, print_warning
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
@@ -151,11 +152,11 @@ def _selected_path(run_dir: Path, which: str | int | Path) -> Path:
         raise no_checkpoint(run_dir)
     if text == "last":
         return paths[0]
-    if text == "best":
-        raise ConfigError(
-            f"{run_dir} has no best checkpoint, because the metric of --best-by had no value or was not compared yet; "
-            "use --checkpoint last"
-        )
+    require(
+        text != "best",
+        f"{run_dir} has no best checkpoint, because the metric of --best-by had no value or was not compared yet; "
+        "use --checkpoint last",
+    )
     return _path_of_iteration(run_dir, int(text))
 
 
@@ -268,14 +269,21 @@ def check_shapes(
         ConfigError: if a name or shape differs. The message names the first difference.
     """
     for name in sorted(expected.keys() | found.keys()):
-        if name not in found or name not in expected:
-            owner = "the checkpoint" if name in found else "this run"
-            raise ConfigError(f"{where}: only {owner} has {what} {name}; {advice}")
-        before, now = tuple(found[name].shape), tuple(expected[name])
-        if before != now:
-            raise ConfigError(f"{where}: {what} {name} has the shape {before}, but {now} is needed; {advice}")
+        before = tuple(found[name].shape) if name in found else "none"
+        now = tuple(expected[name]) if name in expected else "none"
+        require(before == now, f"{where}: {what} {name} has the shape {before}, but {now} is needed; {advice}")
 
 
-def check_moments(what: str, found: Mapping[str, torch.Tensor], size: int, **context: str) -> None:
-    """Check the shapes of what `RunningMoments.state` returned, as `check_shapes` does. size: number of values."""
-    check_shapes(what, found, {"count": (), "mean": (size,), "m2": (size,)}, **context)
+def check_learner(
+    learner: Mapping[str, Any], parameters: Mapping[str, Sequence[int]], obs_size: int, **context: str
+) -> None:
+    """Check the shapes of the weights and the moments that `Learner.state` returned, as `check_shapes` does.
+
+    Args:
+        parameters: shapes of the weights, by name.
+        obs_size: number of values of an observation that are normalized.
+    """
+    check_shapes("parameter", learner["model"], parameters, **context)
+    for name, size in (("obs_moments", obs_size), ("return_moments", 1)):
+        if name in learner:  # a teacher has no rewards
+            check_shapes(name, learner[name], {"count": (), "mean": (size,), "m2": (size,)}, **context)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.utils.files import read_file
 
@@ -41,21 +42,19 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint without executing code from it.
 
     Raises:
-        DamagedCheckpointError: if it is damaged or no checkpoint.
-        ConfigError: if it does not exist or has another format.
+        DamagedCheckpointError: if it does not exist, is damaged, or is no checkpoint.
+        ConfigError: if it has another format.
     """
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist; name the directory of a run, or a checkpoint file")
     try:
         state = _content(path)
     except Exception as error:  # torch raises many types
         reason = str(error) if isinstance(error, (ValueError, OSError)) else type(error).__name__
         raise DamagedCheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from error
-    if state["format"] != FORMAT:
-        raise ConfigError(
-            f"{path} has checkpoint format {state['format']}, but this version reads format {FORMAT}; "
-            f"use the version of shmppo that wrote it ({state.get('fingerprint', {}).get('shmppo', 'unknown')})"
-        )
+    require(
+        state["format"] == FORMAT,
+        f"{path} has checkpoint format {state['format']}, but this version reads format {FORMAT}; use the version of "
+        f"shmppo that wrote it ({state.get('fingerprint', {}).get('shmppo', 'unknown')})",
+    )
     return state
 
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, SaveError
@@ -68,10 +69,10 @@ def create_run_directory(
 
 def refuse_existing_run(path: Path) -> None:
     """Raise ConfigError if a directory contains a run that can be resumed."""
-    if holds_run(path):
-        raise ConfigError(
-            f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or delete it"
-        )
+    require(
+        not holds_run(path),
+        f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or delete it",
+    )
 
 
 def _make_unused(path: Path) -> Path:
