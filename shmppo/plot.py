@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from shmppo.config.checks import require
 from shmppo.config.command_line import parse
-from shmppo.errors import ConfigError, run_command
+from shmppo.errors import run_command
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
@@ -60,8 +61,7 @@ def _plot() -> None:
     from shmppo.plotting.plot_curves import plot_curves
     from shmppo.plotting.plots import plot_profiles
 
-    if not options.run_dirs:
-        raise ConfigError("no run directory is given; name the directories of one or more runs")
+    require(len(options.run_dirs) > 0, "no run directory is given; name the directories of one or more runs")
     out = user_path(options.out, "--out")
     if isinstance(options, KLPlot):
         plot_profiles(options.run_dirs, out)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import tyro
 
+from shmppo.config.checks import require
 from shmppo.config.command_line import parse
 from shmppo.config.train_config import compute_like
 from shmppo.config.trust import Modules
-from shmppo.errors import ConfigError, print_text, run_command
+from shmppo.errors import print_text, run_command
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
@@ -44,16 +45,16 @@ def _verify() -> int:
     text = "Check a run by executing a part of it again, or find where two runs differ."
     example = "runs/pendulum --from-iteration 100 --iterations 20"
     options = parse(VerifyConfig, sys.argv[1:], program("verify"), text, example=example)
-    if len(options.run_dirs) not in (1, 2):
-        raise ConfigError(f"{len(options.run_dirs)} run directories are given; name one or two")
-    if len(options.run_dirs) == 2 and (options.from_iteration, options.iterations) != (None, None):
-        raise ConfigError("--from-iteration and --iterations are for one run; leave them out to compare two runs")
+    count, of_one = len(options.run_dirs), (options.from_iteration, options.iterations)
+    require(count in (1, 2), f"{count} run directories are given; name one or two")
+    message = "--from-iteration and --iterations are for one run; leave them out to compare two runs"
+    require(count == 1 or of_one == (None, None), message)
     run_dirs = [user_path(path, "RUN_DIRS") for path in options.run_dirs]
     for run_dir in run_dirs:
         compute_like(run_dir)
     from shmppo.tools.verify import compare_runs, verify_run
 
-    if len(run_dirs) == 2:
+    if count == 2:
         verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=options.trust)
     else:
         given = {name: value for name, value in vars(options).items() if name != "run_dirs"}

@@ -5,6 +5,7 @@ The statistics that normalize observations do not change meanwhile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from shmppo.envs.schedule import Options
 from shmppo.errors import ConfigError
 from shmppo.policies.opponents import absolute_opponent, load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
-from shmppo.policies.video import VideoRecorder, render_without_display, simplify_mujoco, steps_per_frame
+from shmppo.policies.video import MAX_FPS, VideoRecorder, render_without_display, simplify_mujoco
 from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
 from shmppo.sampling.evaluation_opponents import EvaluationOpponent
 from shmppo.utils.files import user_path
@@ -205,7 +206,7 @@ def _film(handle: RenderedHandle, video: VideoRecorder, env_id: str, step: int) 
     """
     if not step:
         simplify_mujoco(handle.env.unwrapped)
-    stride = steps_per_frame(handle.frames_per_second)
+    stride = max(1, math.ceil(handle.frames_per_second / MAX_FPS))
     if step % stride:
         return
     try:

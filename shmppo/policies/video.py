@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
-import math
 import os
 import sys
 from pathlib import Path
@@ -49,15 +48,6 @@ def simplify_mujoco(env: Any) -> None:
     if quality is not None:
         quality.shadowsize = quality.offsamples = 0
         env.model.mat_reflectance[:] = 0.0
-
-
-def steps_per_frame(rate: float) -> int:
-    """Return the number of steps between two frames of a video.
-
-    Args:
-        rate: steps per second at normal speed.
-    """
-    return max(1, math.ceil(rate / MAX_FPS))
 
 
 class VideoRecorder:

@@ -66,7 +66,6 @@ class BackgroundCheck:
         if self._processes is not None:
             self._not_checked("the run ended before the check")
             self._processes.close()
-            self._processes = None
 
     def _not_checked(self, problem: str) -> None:
         if self.verdict != "passed":  # before a resume

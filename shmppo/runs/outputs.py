@@ -65,17 +65,16 @@ class Outputs:
         self._config, self._run_dir, self._loggers, self._check = config, run_dir, loggers, check
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
-        with ExitStack() as stack:  # closed here if a step fails
-            with config_error_if_unwritable(run_dir):
-                # A run that is resumed after its last iteration repeats its last evaluation.
-                remove_later(run_dir, iteration, evaluated=min(iteration, config.last_iteration - 1))
-                of_agents = AGENT_GLOSSARY if config.agents else ()
-                self.metrics = MetricsFile(run_dir / METRICS, (*GLOSSARY, *of_agents))
-                if config.eval_every is not None and config.rank == 0:
-                    self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
-            self._display = stack.enter_context(closing(ConsoleDisplay(self._status)))
-            stack.callback(loggers.finish, None)
-            self._open = stack.pop_all()
+        with config_error_if_unwritable(run_dir):
+            # A run that is resumed after its last iteration repeats its last evaluation.
+            remove_later(run_dir, iteration, evaluated=min(iteration, config.last_iteration - 1))
+            of_agents = AGENT_GLOSSARY if config.agents else ()
+            self.metrics = MetricsFile(run_dir / METRICS, (*GLOSSARY, *of_agents))
+            if config.eval_every is not None and config.rank == 0:
+                self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
+        self._open = ExitStack()
+        self._display = self._open.enter_context(closing(ConsoleDisplay(self._status)))
+        self._open.callback(loggers.finish, None)
 
     def start(self, timer: PhaseTimer) -> None:
         """Start the loggers and the check of the environment. Call this after everything else.

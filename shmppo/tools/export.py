@@ -34,7 +34,6 @@ from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import describe_error
 
-NEEDED = ("onnx", "onnxscript")
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}
 
 
@@ -110,9 +109,8 @@ def export(
         ConfigError: if there is no such checkpoint, a library is missing, or the file cannot be written.
     """
     require(format in SUFFIXES, f"the format is {format}; use {' or '.join(SUFFIXES)}")
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if format == "onnx" and missing:
-        raise ConfigError(f"--format onnx needs {' and '.join(missing)}; pip install 'shmppo[export]'")
+    installed = importlib.util.find_spec("onnxscript") is not None
+    require(installed or format != "onnx", "--format onnx needs onnx and onnxscript; pip install 'shmppo[export]'")
     path = user_path(out or Path(run_dir) / f"policy{SUFFIXES[format]}", "--out")
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()

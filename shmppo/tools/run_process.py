@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from shmppo.config.option import fields_with
 from shmppo.config.resumable import RESUMABLE, refuse_other_run
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, trust_flags, trust_of
-from shmppo.errors import ConfigError
 from shmppo.storage.run_directory import CONFIG, has_finished, holds_run
 from shmppo.utils.files import complete_rows, open_file, read_file, refuse_links
 from shmppo.utils.signals import kill_with_parent
@@ -114,12 +112,8 @@ class RunProcess:
 
     def rows(self, table: str = "metrics.csv") -> list[dict[str, str]]:
         """Return the complete rows of metrics.csv or eval.csv."""
-        try:
-            return complete_rows(self.run_dir / table)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except (OSError, ValueError, csv.Error) as error:
-            raise ConfigError(f"{self.run_dir / table} is damaged ({error}); restore it from a copy") from error
+        path = self.run_dir / table
+        return complete_rows(path) if path.exists() else []
 
     def _source(self) -> list[str]:
         """Return the flags that start a new run, or continue the run."""
