@@ -21,28 +21,22 @@ class Command(NamedTuple):
 
     meaning: str
     """One line for the help text."""
-    main: str
-    """`module:function` that runs the command and returns its exit code."""
+    module: str
+    """The module of this package whose function `main` runs the command and returns its exit code."""
     options: str
     """`module:attribute` of its options: a dataclass, a function that makes it, or a dictionary by subcommand."""
 
 
 COMMANDS = {
-    "train": Command("train a policy, or resume a run", "shmppo.train:main", "shmppo.config.flags:default_flags_type"),
-    "evaluate": Command("evaluate the policy of a run", "shmppo.evaluate:main", "shmppo.evaluate:EvaluateConfig"),
-    "plot": Command("plot learning curves of runs", "shmppo.plot:main", "shmppo.plot:Plot"),
-    "search": Command("search for good hyperparameters", "shmppo.search:main", "shmppo.search.options:SearchOptions"),
-    "bench": Command(
-        "measure speed and the time of each phase", "shmppo.bench.__main__:main", "shmppo.bench.__main__:COMMANDS"
-    ),
-    "export": Command(
-        "export a policy for other programs, or to publish it", "shmppo.export:main", "shmppo.export:ExportConfig"
-    ),
-    "check-env": Command(
-        "check whether an environment is reproducible", "shmppo.check_env:main", "shmppo.check_env:CheckEnvConfig"
-    ),
-    "replay": Command("replay an episode that failed", "shmppo.replay:main", "shmppo.replay:ReplayConfig"),
-    "verify": Command("check or compare runs", "shmppo.verify:main", "shmppo.verify:VerifyConfig"),
+    "train": Command("train a policy, or resume a run", "train", "config.flags:default_flags_type"),
+    "evaluate": Command("evaluate the policy of a run", "evaluate", "evaluate:EvaluateConfig"),
+    "plot": Command("plot learning curves of runs", "plot", "plot:Plot"),
+    "search": Command("search for good hyperparameters", "search", "search.options:SearchOptions"),
+    "bench": Command("measure speed and the time of each phase", "bench.__main__", "bench.__main__:COMMANDS"),
+    "export": Command("export a policy for other programs, or to publish it", "export", "export:ExportConfig"),
+    "check-env": Command("check whether an environment is reproducible", "check_env", "check_env:CheckEnvConfig"),
+    "replay": Command("replay an episode that failed", "replay", "replay:ReplayConfig"),
+    "verify": Command("check or compare runs", "verify", "verify:VerifyConfig"),
 }
 
 
@@ -68,7 +62,7 @@ def usage() -> str:
 
 def options_by_subcommand(name: str) -> dict[str, type]:
     """Return the dataclasses of a command's options by subcommand. Without subcommands, the only key is ""."""
-    options = pkgutil.resolve_name(COMMANDS[name].options)
+    options = pkgutil.resolve_name(f"shmppo.{COMMANDS[name].options}")
     if isinstance(options, dict):
         return options
     return {"": options if isinstance(options, type) else options()}
@@ -104,7 +98,7 @@ def main() -> int:
         return run_command(lambda: _without_command(name, arguments))
     sys.argv[1:] = arguments[1:]
     sys.path.insert(0, os.getcwd())  # like python -m: flags may name modules in this directory
-    code: int = pkgutil.resolve_name(COMMANDS[name].main)()
+    code: int = pkgutil.resolve_name(f"shmppo.{COMMANDS[name].module}:main")()
     return code
 
 

@@ -25,17 +25,12 @@ from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_s
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.normalization import RunningMoments
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
-from shmppo.storage.checkpoint import OTHER_ENVIRONMENT, check_learner, load_selected_checkpoint
+from shmppo.storage.checkpoint import check_learner, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
 WITHOUT_MINIBATCHES: dict[str, Any] = {"minibatches": 1, "grad_shards": None}
 """For an evaluation in which the policy acts less often than in training, beside opponents or more agents: its rollouts
 need not fill the minibatches of the training."""
-
-SAME_PARTS = (
-    "the environment must have the parts and spaces of the training, also the parts that only the critic saw; where "
-    "they are missing, call policy.act in a loop of your own"
-)
 
 
 @dataclass(frozen=True)
@@ -123,8 +118,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     if task.agents != config.agents:  # with other arguments, the environment may have more or fewer
         config = replace(config, agents=task.agents, **WITHOUT_MINIBATCHES)
     shapes = parameter_shapes(config, task.observation, task.distribution)
-    advice = OTHER_ENVIRONMENT if config.actor_obs is None else SAME_PARTS
-    check_learner(learner, shapes, task.observation.normalized_size, advice=advice)
+    check_learner(learner, shapes, task.observation.normalized_size)
     model = trained_model(config, task.observation, task.distribution, learner["model"])
     moments = RunningMoments(task.observation.normalized_size)
     moments.load({name: tensor.numpy() for name, tensor in learner["obs_moments"].items()})

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag_with_value, require
-from shmppo.config.options import NetworkOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.spec import Task
@@ -50,7 +49,7 @@ class InitialWeights:
                 actions differs, if the networks see other parts of the observation, if the windows of --core lmu
                 differ, or if only one of the two runs normalizes observations or squashes actions.
         """
-        where, advice = f"--init-from {self.path}", self._advice(config)
+        where = f"--init-from {self.path}"
         options = ["actor_obs", "critic_obs", "normalize_obs", "squash_actions", "std"]  # the shapes may be the same
         options += ["activation"] if config.network is None and config.encoder_sizes else []
         options += ["seq_len"] if config.network is None and config.core == self.config.core == "lmu" else []
@@ -61,25 +60,12 @@ class InitialWeights:
             require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
         plain = dataclasses.replace(config, auxiliary=None)
         parameters = parameter_shapes(plain, task.observation, task.distribution)
+        advice = "that run has another network or other spaces; use its options and an environment with its spaces"
         learner = self.learner | {"model": network_weights(self.learner["model"])}
         check_learner(learner, parameters, task.observation.normalized_size, where=where, advice=advice)
         hidden = self.config.hidden_indices  # their weights and moments are not trained
         flags = flag_with_value("hide_obs", hidden)
         require({*hidden} <= {*config.hidden_indices}, f"{where} was trained with {flags}; hide them, too")
-
-    def _advice(self, config: TrainConfig) -> str:
-        """Say which options of the network differ between the two runs, or else that their spaces do."""
-        names = ["critic_state", "agent_id", "prev_action", "prev_reward"]
-        names += [one.name for one in dataclasses.fields(NetworkOptions) if one.name != "init_from"]
-        values = {name: getattr(self.config, name) for name in names}
-        flags = [flag_with_value(name, value) for name, value in values.items() if value != getattr(config, name)]
-        if flags:
-            env = [flag_with_value("env", self.config.env_id)] * (self.config.env_id != config.env_id)
-            return f"that run has another network: add {' '.join(env + flags)}"
-        return (
-            f"that run was trained in {self.config.env_id} with other spaces; choose an environment with the same "
-            "spaces, or leave --init-from out"
-        )
 
 
 def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> InitialWeights | None:

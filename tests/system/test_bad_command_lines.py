@@ -106,8 +106,7 @@ def test_wrong_command_lines_end_with_code_2_and_a_message(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, *words = command.partition(" --")[0].replace("plot kl", "plot").split()
-    module, _, function = cli.COMMANDS[name].main.partition(":")
-    main = getattr(importlib.import_module(module), function)
+    main = importlib.import_module(f"shmppo.{cli.COMMANDS[name].module}").main
     for line in command_lines(command)[::every]:
         code = exit_code(main, [*words, *line.split(" ")], monkeypatch)
         error = capsys.readouterr().err
