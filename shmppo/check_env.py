@@ -47,9 +47,9 @@ def _check_env() -> int:
     steps = fields.pop("steps")
     from shmppo.tools.check_env import check_environment
 
-    report = check_environment(fields, steps)
-    print_text(report.text)
-    return int(not report.reproducible)
+    text, reproducible = check_environment(fields, steps)
+    print_text(text)
+    return int(not reproducible)
 
 
 if __name__ == "__main__":

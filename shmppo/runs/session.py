@@ -135,7 +135,7 @@ class Session:
         if start.checkpoint is not None:
             self.learner.load(start.checkpoint["learner"])
         elif start.weights is not None:
-            self.learner.load_weights(start.weights.learner)
+            self.learner.load_weights(start.weights.checkpoint["learner"])
         self._mark_inexact_options(task)
         if config.eval_videos:
             self.evaluations.check_video(self.learner, self.state.iteration)

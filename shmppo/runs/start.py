@@ -30,16 +30,12 @@ class InitialWeights:
 
     path: Path
     """Directory of the other run, or its checkpoint file."""
-    config: TrainConfig
-    """Configuration of the other run."""
-    iteration: int
-    """Number of finished iterations of the other run."""
-    learner: dict[str, Any]
-    """What `Learner.state` returned."""
+    checkpoint: dict[str, Any]
+    """Content of the checkpoint."""
 
     def record(self) -> dict[str, Any]:
         """Return what config.json, summary.json, and checkpoints record about the other run."""
-        return origin(self.path, self.iteration, self.learner)
+        return origin(self.path, self.checkpoint)
 
     def check(self, config: TrainConfig, task: Task) -> None:
         """Check that a run can start from these weights.
@@ -49,21 +45,22 @@ class InitialWeights:
                 actions differs, if the networks see other parts of the observation, if the windows of --core lmu
                 differ, or if only one of the two runs normalizes observations or squashes actions.
         """
-        where = f"--init-from {self.path}"
+        where, before = f"--init-from {self.path}", TrainConfig(**json.loads(self.checkpoint["config"]))
         options = ["actor_obs", "critic_obs", "normalize_obs", "squash_actions", "std"]  # the shapes may be the same
         options += ["activation"] if config.network is None and config.encoder_sizes else []
-        options += ["seq_len"] if config.network is None and config.core == self.config.core == "lmu" else []
+        options += ["seq_len"] if config.network is None and config.core == before.core == "lmu" else []
         options += ["log_std_init", "log_std_min"] if config.std == "state" else []
         for name in options:
-            value = getattr(self.config, name)
+            value = getattr(before, name)
             trained = flag_with_value(name, value)
             require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
         plain = dataclasses.replace(config, auxiliary=None)
         parameters = parameter_shapes(plain, task.observation, task.distribution)
         advice = "that run has another network or other spaces; use its options and an environment with its spaces"
-        learner = self.learner | {"model": network_weights(self.learner["model"])}
+        learner = dict(self.checkpoint["learner"])
+        learner["model"] = network_weights(learner["model"])
         check_learner(learner, parameters, task.observation.normalized_size, where=where, advice=advice)
-        hidden = self.config.hidden_indices  # their weights and moments are not trained
+        hidden = before.hidden_indices  # their weights and moments are not trained
         flags = flag_with_value("hide_obs", hidden)
         require({*hidden} <= {*config.hidden_indices}, f"{where} was trained with {flags}; hide them, too")
 
@@ -77,8 +74,7 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
     if config.init_from is None:
         return None
     path = Path(config.init_from)
-    state = _load_on_all_ranks(path, "--init-from", process_group)
-    return InitialWeights(path, TrainConfig(**json.loads(state["config"])), state["iteration"], state["learner"])
+    return InitialWeights(path, _load_on_all_ranks(path, "--init-from", process_group))
 
 
 def load_teacher(
@@ -113,10 +109,10 @@ def _load_on_all_ranks(path: Path, option: str, process_group: ProcessGroup) -> 
     return state
 
 
-def origin(path: Path, iteration: int, learner: dict[str, Any]) -> dict[str, Any]:
+def origin(path: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Describe the checkpoint from which a run starts, so that it can be found again."""
-    weights = weights_sha256(learner["model"].values())
-    return {"path": str(path), "iteration": iteration, "weights_sha256": weights}
+    weights = weights_sha256(checkpoint["learner"]["model"].values())
+    return {"path": str(path), "iteration": checkpoint["iteration"], "weights_sha256": weights}
 
 
 @dataclass(frozen=True)
@@ -179,8 +175,7 @@ class Start:
                     described = read_object(run_dir / CONFIG, "") | {"config": config.to_json()}
                     write_json(run_dir / CONFIG, described)
             return run_dir
-        iteration = self.checkpoint["iteration"]
-        record = {"resumed_from": origin(self.forked_from, iteration, self.checkpoint["learner"])}
+        record = {"resumed_from": origin(self.forked_from, self.checkpoint)}
         run_dir = create_run_directory(config, stack, self.parent, record)
         # If the run cannot start, the copied best checkpoint must not prevent a second attempt in this directory.
         stack.callback(_remove_best_alone, run_dir)

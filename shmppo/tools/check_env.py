@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.check_process import CheckProcesses, Finding
@@ -14,21 +14,15 @@ from shmppo.envs.spec import Task
 from shmppo.utils.logs import buffer_records
 
 
-class Report(NamedTuple):
-    """The result of the check."""
-
-    text: str
-    """The result in lines of name and value."""
-    reproducible: bool
-    """Whether all steps were checked and gave the same bits."""
-
-
-def check_environment(fields: Mapping[str, Any], steps: int) -> Report:
+def check_environment(fields: Mapping[str, Any], steps: int) -> tuple[str, bool]:
     """Inspect an environment as a run does, and compare two instances of it.
 
     Args:
         fields: of `TrainConfig`: those of the task.
         steps: number of steps to compare.
+
+    Returns:
+        The result in lines of name and value, and whether all steps were checked and gave the same bits.
 
     Raises:
         ConfigError: if the environment cannot be made or breaks Gymnasium's API, or if an option is invalid.
@@ -41,7 +35,7 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> Report:
     if task.inexact_reason is None:
         with closing(CheckProcesses(config, task, steps, background=False)) as processes:
             finding = processes.wait()
-    return Report(_text(config, task, finding, warnings), finding.difference is None and finding.problem is None)
+    return _text(config, task, finding, warnings), finding.difference is None and finding.problem is None
 
 
 def _text(config: TrainConfig, task: Task, finding: Finding, warnings: Sequence[str]) -> str:

@@ -151,11 +151,10 @@ def verify_run(
     name, last = short_path(run_dir), files.last_iteration
     if iterations is None:
         iterations = last if files.is_policy else 10
-    if not iterations:
+    if not iterations or not last:
         return Verdict(
             True, f"{name}: all checkpoints are undamaged and have the weights of {METRICS} ({last} iterations)"
         )
-    require(last > 0, f"{run_dir} has finished no iteration; train it further")
     require(
         from_iteration is None or 0 <= from_iteration < last,
         f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations; use 0 … {last - 1}",
