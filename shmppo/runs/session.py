@@ -176,20 +176,19 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
-        try:
-            if error is not None:
-                log.error("the run ended early: %r", error, exc_info=error)
-                self.pool.close(grace=0.0)
-                try:
-                    if isinstance(error, ShmppoError) and not isinstance(error, (RankError, SaveError)):
-                        self._save_after_error(error)
-                    text = str(error) if isinstance(error, ShmppoError) else describe_error(error)
-                    reason = "signal" if isinstance(error, KeyboardInterrupt) else "error"
-                    self.outputs.write_summary(self._summary(self.state.inexact_reasons, reason, text))
-                except SaveError as second:
-                    log.warning("%s", second)
-        finally:
-            self._open.close()
+        with self._open:  # ends everything
+            if error is None:
+                return
+            log.error("the run ended early: %r", error, exc_info=error)
+            self.pool.close(grace=0.0)
+            try:
+                if isinstance(error, ShmppoError) and not isinstance(error, (RankError, SaveError)):
+                    self._save_after_error(error)
+                text = str(error) if isinstance(error, ShmppoError) else describe_error(error)
+                reason = "signal" if isinstance(error, KeyboardInterrupt) else "error"
+                self.outputs.write_summary(self._summary(self.state.inexact_reasons, reason, text))
+            except SaveError as second:
+                log.warning("%s", second)
 
     def _save_after_error(self, error: ShmppoError) -> None:
         """Save a checkpoint, if its content would be consistent, and the episode in which an environment failed."""

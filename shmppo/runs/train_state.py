@@ -45,14 +45,12 @@ class EpisodeStatistics:
         last: the last 100 episodes, the newest last: undiscounted return, number of steps, and the numbers of `info`,
             NaN where an episode had none.
         seen: names of the metrics `info/KEY` that an episode of the run has had.
-        finished: the episodes of the last rollout: step, row, return, length, and the numbers of `info`.
     """
 
     def __init__(self, info_keys: Sequence[InfoKey]) -> None:
         self.keys, self.count, self.failed = info_keys, 0, 0
         self.last: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
-        self.finished = np.zeros((0, 4 + len(info_keys)))
 
     def add(self, episodes: list[list[float]]) -> None:
         """Add finished episodes, the newest last."""
@@ -61,7 +59,7 @@ class EpisodeStatistics:
         means = info_means(self.keys, [info for _, _, *info in episodes])
         self.seen.update(name for name, mean in means.items() if not math.isnan(mean))
 
-    def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> None:
+    def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> np.ndarray:
         """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
 
         An episode of length 0 has failed and is only counted. A negative length means that the step has only reset the
@@ -71,15 +69,19 @@ class EpisodeStatistics:
             rollout: the rollout of this rank's environments.
             first_row: global index of this rank's first row.
             process_group: the ranks.
+
+        Returns:
+            The added episodes: step, row, return, length, and the numbers of `info`.
         """
         t, n = np.nonzero(episode_ends(rollout))
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
         own = np.column_stack([t, first_row + n, *numbers])
         ended = np.concatenate(process_group.gather_rows(own))
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
-        finished = self.finished = ended[ended[:, 3] > 0]
+        finished: np.ndarray = ended[ended[:, 3] > 0]
         self.add(finished[:, 2:].tolist())
         self.failed += int((ended[:, 3] == 0).sum())
+        return finished
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores."""
@@ -227,9 +229,9 @@ class TrainState:
         # Time from here on belongs to the next iteration, as in `Times.phases`.
         allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         self.iteration += 1
-        self.episodes.add_rollout(rollout, self._config.first_row, group)
+        finished = self.episodes.add_rollout(rollout, self._config.first_row, group)
         if self.opponents is not None:
-            self.opponents.rate(self.episodes.finished[:, 1].astype(int).tolist(), self.episodes.finished[:, 4:])
+            self.opponents.rate(finished[:, 1].astype(int).tolist(), finished[:, 4:])
         acted = int(group.gather(rollout.valid_steps).sum())
         steps = self._config.batch_steps if self._config.agents else acted
         self.env_steps += steps

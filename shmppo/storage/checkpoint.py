@@ -216,13 +216,11 @@ def load_resumable_checkpoint(run_dir: Path, process_group: ProcessGroup = SINGL
     reason = "" if found else (problems or [str(no_checkpoint(run_dir))])[0]
     by_rank = process_group.gather_objects((sorted(found), reason))
     common = set(found).intersection(*(iterations for iterations, _ in by_rank))
-    if not common and process_group.size == 1:
-        end = f"; {run_dir} contains no other one to continue from" if problems else ""
-        raise ConfigError(f"{reason}{end}")
     if not common:
         available = ", ".join(f"rank {rank} {iterations}" for rank, (iterations, _) in enumerate(by_rank))
+        start = f"there is no iteration of which every rank has a checkpoint ({available}); "
         reasons = "; ".join(reason for _, reason in by_rank if reason)
-        raise ConfigError(f"there is no iteration of which every rank has a checkpoint ({available}); {reasons}")
+        raise ConfigError(f"{start if process_group.size > 1 else ''}{reasons}")
     for problem in problems:
         print_warning(f"{problem}; the run continues from iteration {max(common)} ({found[max(common)].name})")
     return load_checkpoint(found[max(common)])

@@ -68,11 +68,8 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int, trust: Tru
 
 def summary_table(runs: Sequence[RunProcess]) -> Group:
     """Return a table with a row per run and a row of means, followed by an empty line."""
-    tables = [run.rows() for run in runs]
-    last = [
-        {"return_mean_100": "nan", "env_steps": "0"} | (run.rows("eval.csv") or [{}])[-1] | (rows or [{}])[-1]
-        for run, rows in zip(runs, tables, strict=True)
-    ]
+    start = {"iteration": "0", "env_steps": "0", "return_mean_100": "nan"}
+    last = [start | (run.rows("eval.csv") or [{}])[-1] | (run.rows() or [start])[-1] for run in runs]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
     columns = [Column("seed", footer="mean"), Column("iterations"), Column("steps")]
@@ -81,8 +78,8 @@ def summary_table(runs: Sequence[RunProcess]) -> Group:
         mean = number(fmean(float(row.get(name, "nan")) for row in last))
         columns.append(Column(title, mean, overflow="fold"))  # a narrow terminal breaks the name, and hides nothing
     table = Table(*columns, Column("weights", no_wrap=True), box=None, header_style="", show_footer=True)
-    for run, rows, row in zip(runs, tables, last, strict=True):
-        iterations = f"{len(rows):,}/{run.config.last_iteration:,}"
+    for run, row in zip(runs, last, strict=True):
+        iterations = f"{float(row['iteration']):,.0f}/{run.config.last_iteration:,}"
         state = "failed" if run.failure else escape(printable(row.get("weights_hash", "")[:8]))
         values = (number(float(row.get(name, "nan"))) for name in metrics)
         table.add_row(str(run.config.seed), iterations, f"{float(row['env_steps']):,.0f}", *values, state)

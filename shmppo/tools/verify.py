@@ -29,8 +29,8 @@ from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.storage.run_directory import METRICS, TEACHER
 from shmppo.utils.files import complete_rows, refuse_links, short_path
 
-COMPARED = tuple(name for name in GLOSSARY if name in (*DECISIVE, WEIGHTS_HASH))
-"""Columns of metrics.csv that are the same in two runs of one configuration."""
+COMPARED = (WEIGHTS_HASH, *(name for name in GLOSSARY if name in DECISIVE))
+"""Columns of metrics.csv that are the same in two runs of one configuration, the weights first."""
 _QUIET: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(ReportOptions)} | {
     "quiet": True, "check_determinism": 0, "checkpoint_every": None, "keep_every": None, "eval_videos": False,
     "best_by": "return", "stop_when": (),
@@ -216,20 +216,17 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
 
 def _first_different(recorded: Rows, found: Rows) -> tuple[int, list[str]]:
     """Return the first iteration of `found` whose row differs, and the columns. (0, []) if none differs."""
-    differing = ((i, _different_columns(recorded.get(i), found[i])) for i in sorted(found))
+    differing = ((i, _different_columns(recorded.get(i, {}), found[i])) for i in sorted(found))
     return next(((i, columns) for i, columns in differing if columns), (0, []))
 
 
-def _different_columns(recorded: dict[str, str] | None, found: dict[str, str]) -> list[str]:
-    """Return the columns in which two rows differ, the weights first. A missing row differs in the weights."""
-    if recorded is None:
-        return [WEIGHTS_HASH]
+def _different_columns(recorded: dict[str, str], found: dict[str, str]) -> list[str]:
+    """Return the columns in which two rows differ, the weights first."""
     if {"iteration", WEIGHTS_HASH} in (recorded.keys(), found.keys()):  # of an exported policy
         return [WEIGHTS_HASH] * (recorded[WEIGHTS_HASH] != found[WEIGHTS_HASH])
     # An automatic key of `info` has a column from the first episode with it on.
     names = [*COMPARED, *sorted(name for name in recorded.keys() | found.keys() if name.startswith(PREFIX))]
-    columns = [name for name in names if recorded.get(name, "nan") != found.get(name, "nan")]
-    return sorted(columns, key=lambda name: name != WEIGHTS_HASH)
+    return [name for name in names if recorded.get(name, "nan") != found.get(name, "nan")]
 
 
 def _mismatch(files: RunFiles, rows: Rows) -> str:
