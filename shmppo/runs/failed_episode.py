@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import shlex
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from shmppo.storage.run_directory import FAILED_EPISODE, LOG
 from shmppo.utils.commands import program
 from shmppo.utils.files import is_run, read_object, refuse_links, short_path, user_path, write_json
 from shmppo.utils.rng import episode_seed
-
-log = logging.getLogger(__name__)
 
 
 def write_failed_episode(
@@ -49,8 +46,7 @@ def write_failed_episode(
     """
     error.add_hint(f"The whole traceback is in {short_path(run_dir / LOG)}.")
     if config.agents or config.env_backend in ("envpool", "vector"):
-        log.warning("failed_episode.json is not written: only a single environment with one agent can be replayed")
-        return
+        return  # only a single environment with one agent can be replayed
     env_index = error.env_index
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
     episode_actions = rollout.actions[:steps_begun, env_index]
@@ -62,8 +58,7 @@ def write_failed_episode(
     elif episode.actions is not None:
         episode_actions = np.concatenate([episode.actions, episode_actions])
     else:
-        log.warning("failed_episode.json is not written: the episode is too long, or cannot be replayed")
-        return
+        return  # the episode is too long, or cannot be replayed
     content = {
         "config": config.to_json(),
         "env_index": env_index,

@@ -52,9 +52,8 @@ def allocate_shared(fields: Sequence[Field]) -> torch.Tensor:
         return allocate(fields)
     except (RuntimeError, OSError) as error:  # torch raises RuntimeError
         for path in _segments() - before:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            path.unlink(missing_ok=True)
+        reason = str(error).partition("\n")[0]
         raise ConfigError(
             f"shared memory: {total_bytes(fields) / 2**20:.1f} MiB could not be allocated ({reason}); check the free "
             f"space, inodes, and permissions of {SHARED_MEMORY}, and the limits that ulimit -a shows"
