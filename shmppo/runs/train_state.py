@@ -262,6 +262,7 @@ class TrainState:
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Return the content of a checkpoint: everything that the next iteration depends on."""
+        carry = self._buffers.carry_arrays(self.iteration)
         return {
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,
@@ -271,10 +272,7 @@ class TrainState:
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "learner": self.learner.state(),
-            "carry": {
-                name: torch.from_numpy(array.copy())
-                for name, array in self._buffers.carry_arrays(self.iteration).items()
-            },
+            "carry": {name: torch.from_numpy(array.copy()) for name, array in carry.items()},
             "actions": {name: torch.from_numpy(array) for name, array in self.actions.state().items()},
             "episodes": self.episodes.state(),
             "seconds": torch.from_numpy(self.phase_seconds.copy()),
