@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 from shmppo.lockstep.pool import Collect
 from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.session import Session
-from shmppo.storage.run_directory import saving
 from shmppo.utils.torch_utils import numeric_modes
 
 
@@ -25,12 +22,9 @@ def train_iterations(session: Session) -> None:
         state.publish_options()
         with numeric_modes():  # the callback or the schedule of options may have changed them
             learner.publish_statistics(iteration)
-            if state.opponents is not None:
-                with saving(session.run_dir):
-                    state.opponents.fill(iteration)
-            with session.preemption.watch(iteration) if session.preemption else nullcontext():
+            with session.collecting(iteration):
                 pool.execute(Collect(iteration))
-            state.commit(rollout)
+            state.log_actions(rollout)
             timer.switch("advantage")
             advantages = compute_advantages(config, rollout, learner.reward_normalizer, group)
             build_minibatches(

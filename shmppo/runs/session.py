@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Session:
         state: counters and statistics.
         checkpoints: saves checkpoints, and knows when the next one is due.
         learner: the network, its optimizer, and the normalizers.
-        pool: collects rollouts.
+        pool: collects rollouts and carries out updates.
         preemption: ends rollouts early; None without --preempt-fraction.
         evaluations: evaluates the weights while training.
         check: the check of the environment in the background.
@@ -209,6 +209,15 @@ class Session:
         worker = next(w for w, columns in enumerate(self._columns) if n in columns)
         steps = int(self.buffers.control.progress[worker, 0])
         return min(max(steps - self.state.actions.iteration * config.rollout_steps, 0), config.rollout_steps)
+
+    @contextmanager
+    def collecting(self, iteration: int) -> Iterator[None]:
+        """Surround the collection of a rollout with what --self-play and --preempt-fraction do."""
+        if self.state.opponents is not None:
+            with saving(self.run_dir):
+                self.state.opponents.fill(iteration)
+        with self.preemption.watch(iteration) if self.preemption else nullcontext():
+            yield
 
     def evaluate(self) -> Row:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""

@@ -1,21 +1,17 @@
-"""The state of a run that checkpoints contain besides the learner: counters, statistics, and the action log."""
+"""The state of a run that checkpoints contain besides the learner, and the row of metrics of an iteration."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from shmppo.config.checks import shown
-from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import Task
 from shmppo.lockstep.action_log import ActionLog, episode_ends
@@ -25,6 +21,7 @@ from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.runs.decisions import Decisions
+from shmppo.runs.episode_statistics import EpisodeStatistics
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
@@ -33,93 +30,6 @@ REPLAY_LIMIT = 1_000_000
 """Steps of an episode that are recorded for a replay. A longer one is restarted where it would need a replay."""
 
 log = logging.getLogger(__name__)
-
-
-class EpisodeStatistics:
-    """Returns, lengths, and numbers of `info` of the last 100 finished episodes.
-
-    Attributes:
-        keys: the I keys of `info`.
-        count: number of finished episodes of the run.
-        failed: number of episodes that --skip-bad-episodes ended. They are not added.
-        last: the last 100 episodes, the newest last: undiscounted return, number of steps, and the numbers of `info`,
-            NaN where an episode had none.
-        seen: names of the metrics `info/KEY` that an episode of the run has had.
-    """
-
-    def __init__(self, info_keys: Sequence[InfoKey]) -> None:
-        self.keys, self.count, self.failed = info_keys, 0, 0
-        self.last: deque[list[float]] = deque(maxlen=100)
-        self.seen: set[str] = set()
-
-    def add(self, episodes: list[list[float]]) -> None:
-        """Add finished episodes, the newest last."""
-        self.count += len(episodes)
-        self.last.extend(episodes)
-        means = info_means(self.keys, [info for _, _, *info in episodes])
-        self.seen.update(name for name, mean in means.items() if not math.isnan(mean))
-
-    def add_rollout(self, rollout: Rollout, first_row: int, process_group: ProcessGroup) -> np.ndarray:
-        """Add the episodes that ended in a rollout, on all ranks, in the order of (step, global environment).
-
-        An episode of length 0 has failed and is only counted. A negative length means that the step has only reset the
-        environment.
-
-        Args:
-            rollout: the rollout of this rank's environments.
-            first_row: global index of this rank's first row.
-            process_group: the ranks.
-
-        Returns:
-            The added episodes: step, row, return, length, and the numbers of `info`.
-        """
-        t, n = np.nonzero(episode_ends(rollout))
-        numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
-        own = np.column_stack([t, first_row + n, *numbers])
-        ended = np.concatenate(process_group.gather_rows(own))
-        ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
-        finished: np.ndarray = ended[ended[:, 3] > 0]
-        self.add(finished[:, 2:].tolist())
-        self.failed += int((ended[:, 3] == 0).sum())
-        return finished
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores."""
-        return {"count": self.count, "last": list(self.last), "seen": sorted(self.seen)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self.count = state["count"]
-        self.last.extend(state["last"])
-        self.seen.update(state["seen"])
-
-    @property
-    def info_means(self) -> dict[str, float]:
-        """Means of the keys that are named or were seen, by metric. NaN: none of these episodes has the key."""
-        return info_means(self.keys, [info for _, _, *info in self.last], self.seen)
-
-    @property
-    def misleading(self) -> list[str]:
-        """Sentences about metrics of success that some of these episodes have, but not most of them."""
-        return [
-            f"{key.metric} is the mean of only those episodes that have it; set it in every episode, also to 0"
-            for k, key in enumerate(self.keys, start=2)
-            if key.metric.endswith("success")
-            and len(self.last) > sum(math.isnan(row[k]) for row in self.last) > len(self.last) / 2
-        ]
-
-    @property
-    def return_mean(self) -> float:
-        """Mean undiscounted return. NaN before the first episode has ended."""
-        return self._mean(0)
-
-    @property
-    def length_mean(self) -> float:
-        """Mean number of steps. NaN before the first episode has ended."""
-        return self._mean(1)
-
-    def _mean(self, column: int) -> float:
-        return sum(episode[column] for episode in self.last) / len(self.last) if self.last else math.nan
 
 
 class TrainState:
@@ -204,8 +114,8 @@ class TrainState:
         """Whether the update with a committed rollout is in progress. A checkpoint would be inconsistent then."""
         return self.actions.iteration > self.iteration
 
-    def commit(self, rollout: Rollout) -> None:
-        """Commit a complete rollout: environments are restored to its end from now on."""
+    def log_actions(self, rollout: Rollout) -> None:
+        """Log the actions of a complete rollout. From now on, environments are restored to its end."""
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
         if self._config.agents:
             self.actions.commit(rollout.joint_actions, episode_ends(rollout), numbers)
@@ -226,7 +136,7 @@ class TrainState:
             times: of the iteration.
         """
         group = self._process_group
-        # Time from here on belongs to the next iteration, as in `Times.phases`.
+        # Time from here on belongs to the next iteration. `times` ends here, too.
         allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         self.iteration += 1
         finished = self.episodes.add_rollout(rollout, self._config.first_row, group)

@@ -10,7 +10,8 @@ import pytest
 from shmppo import train
 from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.train_state import EpisodeStatistics, waiting_share
+from shmppo.runs.episode_statistics import EpisodeStatistics
+from shmppo.runs.train_state import waiting_share
 
 
 def test_the_waiting_share_is_the_mean_over_the_workers() -> None:
