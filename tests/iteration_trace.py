@@ -103,10 +103,10 @@ def traced_files() -> set[str]:
     from shmppo.lockstep.learner import Learner
     from shmppo.storage.run_directory import MetricsFile
 
-    begin, write = Learner.begin, MetricsFile.write
+    publish, write = Learner.publish_statistics, MetricsFile.write
 
-    def traced_begin(learner: Learner, iteration: int) -> None:
-        begin(learner, iteration)
+    def traced_publish(learner: Learner, iteration: int) -> None:
+        publish(learner, iteration)
         if iteration == TRACED_ITERATION:
             TRACER.start()
 
@@ -114,7 +114,7 @@ def traced_files() -> set[str]:
         write(metrics, row, weights_hash)
         TRACER.stop()
 
-    Learner.begin = traced_begin  # type: ignore[method-assign]
+    Learner.publish_statistics = traced_publish  # type: ignore[method-assign]
     MetricsFile.write = traced_write  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as directory:
         os.environ[OUT] = directory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from shmppo.lockstep.pool import Collect
 from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.ppo.gae import compute_advantages
@@ -22,7 +24,9 @@ def train_iterations(session: Session) -> None:
         state.publish_options()
         with numeric_modes():  # the callback or the schedule of options may have changed them
             learner.publish_statistics(iteration)
-            with session.collecting(iteration):
+            with ExitStack() as features:
+                for feature in session.around_rollout:
+                    features.enter_context(feature(iteration))
                 pool.execute(Collect(iteration))
             state.log_actions(rollout)
             timer.switch("advantage")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from shmppo.config.checks import require
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.storage.run_directory import OPPONENTS
+from shmppo.storage.run_directory import OPPONENTS, saving
 from shmppo.utils.files import read_file, replaced_file
 from shmppo.utils.rng import opponent_generator
 
@@ -47,6 +48,13 @@ class OpponentPool:
         self._members: list[Member] = []
         self._chosen: list[int] = []  # the index of the member in each slot
         self.rating = 0.0
+
+    @contextmanager
+    def filled(self, iteration: int) -> Iterator[None]:
+        """Open this to collect a rollout: it calls `fill` first. Raises SaveError if a file cannot be written."""
+        with saving(self._directory.parent):
+            self.fill(iteration)
+        yield
 
     def fill(self, iteration: int) -> None:
         """Add the current weights to the pool and choose the opponents again, every --opponent-every iterations.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Session:
         checkpoints: saves checkpoints, and knows when the next one is due.
         learner: the network, its optimizer, and the normalizers.
         pool: collects rollouts and carries out updates.
-        preemption: ends rollouts early; None without --preempt-fraction.
+        around_rollout: contexts that optional features open, given the iteration, while a rollout is collected.
         evaluations: evaluates the weights while training.
         check: the check of the environment in the background.
         outputs: metrics, console, loggers, and evaluations.
@@ -95,6 +95,7 @@ class Session:
         self.run_dir = run_dir
         self.stop = StopRequest()
         self.stopping = False
+        self.around_rollout: list[Callable[[int], AbstractContextManager[None]]] = []
         self.evaluations = Evaluations(config, task, buffers, run_dir, process_group)
         opponents = OpponentPool(config, buffers, run_dir) if config.self_play is not None else None
         self.state = TrainState(config, task, buffers, process_group, opponents)
@@ -141,10 +142,12 @@ class Session:
             self.evaluations.check_video(self.learner, self.state.iteration)
         self.pool.start(self.learner.model)
         stack.enter_context(self.stop.by_signals())  # again: an environment in this process may have set other handlers
-        self.preemption: Preemption | None = None
+        if self.state.opponents is not None:
+            self.around_rollout.append(self.state.opponents.filled)
         if config.preempt_fraction is not None:
             first_columns = [columns.start for columns in self._columns]
-            self.preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
+            preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
+            self.around_rollout.append(preemption.watch)
         self._agree()
         self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.pool.timer)
@@ -209,15 +212,6 @@ class Session:
         worker = next(w for w, columns in enumerate(self._columns) if n in columns)
         steps = int(self.buffers.control.progress[worker, 0])
         return min(max(steps - self.state.actions.iteration * config.rollout_steps, 0), config.rollout_steps)
-
-    @contextmanager
-    def collecting(self, iteration: int) -> Iterator[None]:
-        """Surround the collection of a rollout with what --self-play and --preempt-fraction do."""
-        if self.state.opponents is not None:
-            with saving(self.run_dir):
-                self.state.opponents.fill(iteration)
-        with self.preemption.watch(iteration) if self.preemption else nullcontext():
-            yield
 
     def evaluate(self) -> Row:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
