@@ -28,7 +28,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("train a policy, or resume a run", "train", "config.flags:default_flags_type"),
+    "train": Command("train a policy, or resume a run", "train", "config.flags:flags_type"),
     "evaluate": Command("evaluate the policy of a run", "evaluate", "evaluate:EvaluateConfig"),
     "plot": Command("plot learning curves of runs", "plot", "plot:Plot"),
     "search": Command("search for good hyperparameters", "search", "search.options:SearchOptions"),

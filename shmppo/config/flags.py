@@ -11,10 +11,8 @@ import math
 import re
 import shlex
 import typing
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,22 +66,18 @@ def common_fields() -> tuple[str, ...]:
     return fields_with(TrainConfig, common=True) + fields_with(SourceOptions, common=True)
 
 
-def flags_type(default: Mapping[str, Any]) -> type:
+def flags_type(default: Mapping[str, Any] | None = None) -> type:
     """Make a dataclass with one field per subject, as the command line has one flag per field.
 
     Args:
-        default: default value of each field of a configuration, by name.
+        default: default value of each field of a configuration, by name. None: those of the default job.
     """
+    default = TrainConfig().fields() if default is None else default
     fields: list[tuple[str, type, Any]] = [("start", SourceOptions, dataclasses.field(default=SourceOptions()))]
     for name, subject in subjects().items():
         values = {f.name: default[f.name] for f in dataclasses.fields(subject)}
         fields.append((name, subject, dataclasses.field(default=subject(**values))))
     return dataclasses.make_dataclass("Flags", fields, frozen=True)
-
-
-def default_flags_type() -> type:
-    """Return the dataclass of all flags of `train`, with the values of the default job."""
-    return flags_type(TrainConfig().fields())
 
 
 def parse_start(
@@ -195,9 +189,8 @@ def read_config_file(path: Path, option: str) -> dict[str, Any]:
             content["teacher"] = str(own)  # each run and each exported policy has a copy of its teacher
         if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
             content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
-    fields = _without_duplicates([(str(name).replace("-", "_"), value) for name, value in content.items()], option)
     try:
-        return typed_fields(fields)
+        return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()})
     except ConfigError as error:
         raise ConfigError(f"{option} {path}: {error}") from error
 
@@ -225,7 +218,7 @@ def _read(path: Path, option: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
-        return json.loads(text, object_pairs_hook=partial(_without_duplicates, option=option))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         if path.suffix == ".json" or not isinstance(error, json.JSONDecodeError):
             raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
@@ -241,8 +234,6 @@ def _read(path: Path, option: str) -> Any:
             root is None or _expanded_size(root, {}) <= MOST_VALUES,
             f"{option} {path} has aliases that stand for more than {MOST_VALUES:,} values; write the values out",
         )
-        if isinstance(root, yaml.MappingNode):
-            _without_duplicates([(key.value, value) for key, value in root.value], option)
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, IndexError, RecursionError) as error:
         reason = " ".join(str(error).split())
@@ -260,13 +251,6 @@ def _expanded_size(node: Any, sizes: dict[int, float]) -> float:
         values = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
         sizes[id(node)] = 1 + sum(_expanded_size(one, sizes) for one in values)
     return sizes[id(node)]
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]], option: str) -> dict[str, Any]:
-    """Make a dictionary. Raises ConfigError if a key occurs twice."""
-    twice = next((name for name, times in Counter(name for name, _ in pairs).items() if times > 1), None)
-    require(twice is None, f"{option} has {twice} twice; keep one of them")
-    return dict(pairs)
 
 
 @dataclass(frozen=True)
@@ -318,14 +302,12 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     refuse_foreign_flags(arguments, [flag(name) for name in fields | known])
     fixed = given & fields - known
     if fixed:
-        by_flag, values = dict[str, list[str]](), list[str]()
+        flags: list[list[str]] = [[]]  # each with its values
         for word in arguments:
-            name, equals, value = word.partition("=")
             if word.startswith("--"):
-                values = by_flag[name.replace("_", "-")] = [value] if equals else []
-            else:
-                values.append(word)
-        changes = [shlex.join([name, *by_flag[name]]) for name in sorted(by_flag) if given_fields([name]) & fixed]
+                flags.append([])
+            flags[-1].append(word)
+        changes = [shlex.join(words) for words in flags if given_fields(words) & fixed]
         raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes))
     text = "Resume a run from its newest checkpoint. Flags replace its options."
     example = "--resume runs/pendulum --total-steps 1000000 --anneal-steps 1000000"

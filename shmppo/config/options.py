@@ -37,10 +37,8 @@ def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        name = key.replace("-", "_")
-        example = f"{name}={text or 'VALUE'}" if name.isidentifier() else "for example frame_skip=4"
         correct = bool(equals) and key.isidentifier()
-        require(correct, f"{pair} is not of the form KEY=VALUE; write {example}")
+        require(correct, f"{pair} is not of the form KEY=VALUE; write it like frame_skip=4")
         try:
             arguments[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -116,8 +114,6 @@ class TaskOptions:
 
     def check_task(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        env = self.env or ""
-        require(not env.startswith(":"), f"--env {env} names no module before the colon; write module{env}")
         store_as_json(self, "env_kwargs")
         parse_info_keys(self.info_keys)
         for name in fields_with(type(self), gymnasium=True) if self.env_backend in ("envpool", "vector") else ():
@@ -178,7 +174,7 @@ class NetworkOptions:
     std: Literal["parameter", "state"] = "parameter"
     """Standard deviation of Box actions. parameter: a learned parameter, the same in all states. state: an output of
     the policy head, whose logarithm is limited to -5 (or --log-std-min) … 2."""
-    action_masks: bool = False
+    action_masks: bool = option(False, gymnasium=True)
     """Choose only actions that info["action_mask"] allows, for Discrete and MultiDiscrete actions. The mask is an array
     of 0 and 1, or one array per dimension."""
     squash_actions: bool = False

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.checks import nearest
+from shmppo.config.checks import nearest, require
 from shmppo.errors import ConfigError
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -25,12 +25,13 @@ def load_object(name: str, where: str, base: type = object) -> Any:
     Raises:
         ConfigError: if there is no such object, if its module raises, or if it cannot be called.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{where} {name} is not of the form module:attribute; name a class or function like that")
+    module_name, _, attribute = name.partition(":")
+    complete = bool(module_name and attribute)
+    require(complete, f"{where} {name} is not of the form module:attribute; name a class or function like that")
     found = getattr(import_module(module_name, f"{where} {name}"), attribute, None)
-    if found is None:
-        raise ConfigError(f"{where} {name}: module {module_name} has no {attribute}; name an attribute that exists")
+    require(
+        found is not None, f"{where} {name}: module {module_name} has no {attribute}; name a class or function of it"
+    )
     check_callable(found, f"{where} {name}", base)
     return found
 
@@ -45,12 +46,10 @@ def import_module(name: str, where: str) -> types.ModuleType:
     Raises:
         ConfigError: if there is no such module, or if it raises.
     """
-    if name.startswith(".") or "/" in name:
-        module = Path(name).name.removesuffix(".py").strip(".")
-        example = f", {module}," if module else ""
-        raise ConfigError(
-            f"{where} is a path or a relative name; name the module{example} and run in the directory that contains it"
-        )
+    require(
+        all(name.split(".")) and "/" not in name,
+        f"{where} is not of the form module:attribute; name the module and run in the directory that contains it",
+    )
     try:
         return importlib.import_module(name)
     except FAILURES as error:
@@ -83,18 +82,19 @@ def check_callable(found: Any, where: str, base: type = object) -> None:
     while isinstance(found, partial):
         found = found.func
     if isinstance(found, type):
-        if not issubclass(found, base):
-            package = base.__module__.partition(".")[0]
-            raise ConfigError(
-                f"{where} is a class, but not a subclass of {package}'s {base.__name__}; name such a class, or a "
-                "function that returns an object of it"
-            )
+        package = base.__module__.partition(".")[0]
+        require(
+            issubclass(found, base),
+            f"{where} is a class, but not a subclass of {package}'s {base.__name__}; name such a class, or a function "
+            "that returns an object of it",
+        )
         return
-    if isinstance(found, types.MethodType):
-        found = found.__func__
-    if not isinstance(found, types.FunctionType):
-        kind = type(found).__name__
-        raise ConfigError(f"{where} is neither a class nor a Python function, but a {kind}; name one of them")
+    kind = type(found).__name__
+    function = found.__func__ if isinstance(found, types.MethodType) else found
+    require(
+        isinstance(function, types.FunctionType),
+        f"{where} is neither a class nor a Python function, but a {kind}; name one of them",
+    )
 
 
 def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:

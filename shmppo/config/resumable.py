@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def refusal(run_dir: Path, flags: Sequence[str]) -> str:
         run_dir: directory of the run.
         flags: the options with their values, for example "--learning-rate 0.01".
     """
-    names = " and ".join(text.partition(" ")[0] for text in flags)
+    names = " and ".join(re.split("[ =]", text)[0] for text in flags)
     verb = "belongs" if len(flags) == 1 else "belong"
     source, rest = shlex.quote(short_path(run_dir)), f"{' '.join(flags)}{trust_of(run_dir)}"
     return (
@@ -74,11 +75,8 @@ def different_fields(first: TrainConfig, second: TrainConfig) -> list[str]:
 
     RESUMABLE and derived fields and the run directory may differ, and --kernel auto is no difference.
     """
-    ignored = {
-        *RESUMABLE,
-        *fields_with(TrainConfig, derived=True),
-        "run_dir",
-        *(["kernel"] if "auto" in (first.kernel, second.kernel) else []),
-    }
+    ignored = {*RESUMABLE, *fields_with(TrainConfig, derived=True), "run_dir"}
+    if "auto" in (first.kernel, second.kernel):
+        ignored.add("kernel")
     one, other = first.fields(), second.fields()
     return [flag(name) for name in one if name not in ignored and one[name] != other[name]]

@@ -19,8 +19,8 @@ from shmppo.errors import ConfigError
 MESSAGES = {
     "environments:Countre": r"module environments has no Countre \(did you mean Counter\?\); correct the name",
     "environment:Counter": "there is no module environment; install it",
-    "./environments.py:Counter": "is a path or a relative name; name the module, environments, and run in the",
-    ".environments:Counter": "name the module, environments, and run in the directory that contains it",
+    "./environments.py:Counter": "is not of the form module:attribute; name the module and run in the",
+    ".environments:Counter": "name the module and run in the directory that contains it",
     ".:Counter": "name the module and run in the directory that contains it",
     "json.nothing:make": "there is no module json.nothing; install it",
     "environments:np": "np in environments is a module; name a class",

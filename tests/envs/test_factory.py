@@ -124,10 +124,10 @@ def test_arguments_from_the_command_line_and_from_a_file() -> None:
     assert config.env_kwargs == {"a": 1, "b": False, "c": "text", "d": [1, 2], "e": {"x": None}, "f": ""}
     again = TrainConfig(**json.loads(json.dumps(config.to_json())))
     assert again.env_kwargs == config.env_kwargs
-    for given, advice in (("4", "for example frame_skip=4"), ("size", "size=VALUE"), ("a-b=c", "a_b=c")):
+    for given in ("4", "size", "a-b=c"):
         with pytest.raises(ConfigError) as raised:
             tyro.cli(TrainConfig, args=["--env-kwargs", given])
-        assert str(raised.value) == f"{given} is not of the form KEY=VALUE; write {advice}"
+        assert str(raised.value) == f"{given} is not of the form KEY=VALUE; write it like frame_skip=4"
     for value in ((1, 2), object()):
         with pytest.raises(ConfigError, match=r"--env-kwargs is .*; its values must be finite numbers, text, lists"):
             dataclasses.replace(config, env_kwargs={"a": value})

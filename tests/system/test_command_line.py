@@ -73,10 +73,6 @@ def test_a_bad_file_is_refused_with_its_name_in_one_sentence(
         read_config_file(tmp_path / "none", "--config")
 
 
-DUPLICATES = [("a.json", '{"seed": 1, "seed": 2}', "seed"), ("a.yaml", "seed: 1\nseed: 2", "seed")]
-DUPLICATES += [("a.yaml", "num-envs: 1\nnum_envs: 2", "num_envs")]
-
-
 def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         parse("--toal-steps", 5)
@@ -91,7 +87,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest_one(capsys: pytest.CaptureF
         ("--env-kwargs a=-Infinity", r"--env-kwargs is \{'a': -inf\}; its values must be finite numbers"),
         ("--env-kwargs a=[1e999]", r"--env-kwargs is \{'a': \[inf\]\}; its values must be finite numbers"),
         ("--run-dir=", "--run-dir is empty; name a directory, or leave it out"),
-        ("--env :foo", "--env :foo names no module before the colon; write module:foo"),
     ],
 )
 def test_values_without_a_meaning_are_refused_at_once(arguments: str, message: str) -> None:
