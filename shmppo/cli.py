@@ -31,7 +31,7 @@ COMMANDS = {
     "train": Command("train a policy, or resume a run", "train", "config.flags:flags_type"),
     "evaluate": Command("evaluate the policy of a run", "evaluate", "evaluate:EvaluateConfig"),
     "plot": Command("plot learning curves of runs", "plot", "plot:Plot"),
-    "search": Command("search for good hyperparameters", "search", "search.options:SearchOptions"),
+    "search": Command("search for good hyperparameters", "search.__main__", "search.options:SearchOptions"),
     "bench": Command("measure speed and the time of each phase", "bench.__main__", "bench.__main__:COMMANDS"),
     "export": Command("export a policy for other programs, or to publish it", "export", "export:ExportConfig"),
     "check-env": Command("check whether an environment is reproducible", "check_env", "check_env:CheckEnvConfig"),

@@ -1,8 +1,27 @@
-"""Run `python -m shmppo.search`."""
+"""Command `python -m shmppo.search [flags] -- [flags of train]`: search for good hyperparameters."""
 
+from __future__ import annotations
+
+import importlib.util
 import sys
 
-from shmppo.search import main
+from shmppo.errors import ConfigError, run_command
+from shmppo.search.options import INTERRUPTED, parse_search
+
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    return run_command(_search, INTERRUPTED)
+
+
+def _search() -> None:
+    options, config, trust = parse_search(sys.argv[1:])
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError("shmppo search needs the package optuna; pip install 'shmppo[search]'")
+    from shmppo.search.scheduler import search
+
+    search(options, config, trust)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,20 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from shmppo.config.bounds import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import given_fields, parse
 from shmppo.config.flags import SourceOptions, parse_start
-from shmppo.config.option import fields_with
+from shmppo.config.option import Bound, check_bounds, fields_with, option
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
 INTERRUPTED = "interrupted; continue the search with the same command"
-SET_BY_SEARCH = {
-    *fields_with(TrainConfig, set_by_search=True),
-    *fields_with(SourceOptions, set_by_search=True),
-}
+SET_BY_SEARCH = {*fields_with(TrainConfig, set_by_search=True), *fields_with(SourceOptions, set_by_search=True)}
 """Fields of the training configuration that the search sets itself."""
 
 
@@ -29,7 +27,7 @@ SET_BY_SEARCH = {
 class SearchOptions:
     """The options of a search. The flags after `--` are those of train, and all trials have them."""
 
-    trials: int = 27
+    trials: int = option(27, AT_LEAST_1)
     """Number of trials: configurations to try."""
     space: str | None = None
     """What to vary: a YAML or JSON file, or `module:function` that gets an Optuna trial and returns options with their
@@ -38,45 +36,25 @@ class SearchOptions:
     """What to maximize: the mean return of 100 episodes at the end of training (last), its mean over training (mean),
     which prefers fast learning, or the mean of a number of `info` at the end, for example info/is_success. With
     --eval-every, also eval/return or eval/info/KEY of the evaluation at the end."""
-    seeds: int = 1
+    seeds: int = option(1, AT_LEAST_1)
     """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
-    rungs: int = 3
+    rungs: int = option(3, AT_LEAST_1)
     """Number of rungs. At each rung, the trials of a bracket pause, and the best continue. A bracket has
     eta^(rungs - 1) trials. 1: all trials train to the end."""
-    eta: int = 3
+    eta: int = option(3, Bound("be at least 2", lambda v: v >= 2))
     """From one rung to the next, 1 / eta of the trials continue, with eta times the environment steps."""
     sampler: Literal["tpe", "random"] = "tpe"
     """Optuna's sampler."""
-    search_seed: int = 0
+    search_seed: int = option(0, NOT_NEGATIVE)
     """Seed of the sampler."""
-    jobs: int | None = None
+    jobs: int | None = option(None, AT_LEAST_1)
     """Largest number of runs at the same time. They share the cores of this machine. None: one per core."""
-    minutes: float | None = None
+    minutes: float | None = option(None, POSITIVE)
     """Time limit of this call in minutes. After it, the running trials pause. The same command continues them. None: no
     limit."""
     search_dir: Path = Path("runs/search")
     """Directory of the search: its runs, trials.csv, best.json, and study.log. If the directory contains a search, it
     continues."""
-
-    def check(self) -> None:
-        """Raise ConfigError for a value that cannot be used."""
-        for name, least in (("trials", 1), ("seeds", 1), ("rungs", 1), ("eta", 2), ("jobs", 1), ("search_seed", 0)):
-            value = getattr(self, name)
-            require(value is None or value >= least, f"{flag(name)} is {value}; it must be at least {least}")
-        require(self.minutes is None or self.minutes > 0, f"--minutes is {self.minutes}; it must be positive")
-
-    @property
-    def bracket_size(self) -> int:
-        """Trials of a whole bracket."""
-        return int(self.eta ** (self.rungs - 1))
-
-    def rung_iterations(self, config: TrainConfig) -> list[int]:
-        """Return the number of iterations at each rung. The last is that of the whole run.
-
-        Args:
-            config: of a trial.
-        """
-        return [-(-config.iterations // self.eta ** (self.rungs - 1 - rung)) for rung in range(self.rungs)]
 
 
 def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, Trusted]:
@@ -101,13 +79,12 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
         "At each rung, only the best trials go on. The same command continues a search.",
         example="--trials 27 --objective mean -- --env Pendulum-v1 --hide-obs 2",
     )  # fmt: skip
-    options.check()
+    check_bounds(options)
     taken = sorted(given_fields(training) & SET_BY_SEARCH)
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config, start = parse_start(training, script=f"{prog} --")
     require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out, or give it no values")
     require(config.preempt_fraction is None, "--preempt-fraction makes trials inexact; leave it out, or give None")
-    require(config.demonstrations is None, "--demonstrations gives each trial the same returns; search without it")
     info, name = [key.metric for key in config.reported_info], options.objective
     evaluated = [f"eval/{metric}" for metric in ("return", *info)] if config.eval_every is not None else []
     metrics = ["last", "mean", *info, *evaluated]

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 from optuna.trial import Trial, TrialState
+from rich.console import Console, Group
+from rich.live import Live
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
@@ -26,11 +28,10 @@ from shmppo.errors import ConfigError, ShmppoError
 from shmppo.plotting.curves import interquartile_mean
 from shmppo.runs.startup import check_early
 from shmppo.search.options import SearchOptions
-from shmppo.search.report import report, write_table
+from shmppo.search.report import picture, report, write_table
 from shmppo.search.space import load_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
-from shmppo.search.view import SearchView
 from shmppo.storage.run_directory import config_error_if_unwritable, locked
 from shmppo.tools.run_process import RunPool
 from shmppo.utils.files import user_path
@@ -60,8 +61,9 @@ def search(options: SearchOptions, base: TrainConfig, trust: Trusted = ()) -> No
         with locked(directory):
             study = SearchStudy(options, base, space, directory)
             scheduler = Scheduler(options, base, study, directory, trust)
-            with SearchView(options, study) as view, scheduler.stop.by_signals():
-                scheduler.run(view)
+            view = Live(console=Console(), get_renderable=scheduler.picture, refresh_per_second=2)
+            with view, scheduler.stop.by_signals():
+                scheduler.run()
             write_table(study.trials(), directory / "trials.csv")
             if scheduler.stop.signal is not None:
                 raise KeyboardInterrupt
@@ -93,13 +95,13 @@ class Scheduler:
         self._pool = RunPool[TrialRun](options.jobs, trust)
         self._deadline = time.monotonic() + 60 * (options.minutes or float("inf"))
 
-    def run(self, view: SearchView) -> None:
+    def run(self) -> None:
         """Train brackets until there are enough trials, the time is over, or a signal arrives."""
         while not self._stopping() and len(self._study.trials()) < self._options.trials:
             trials = self._study.next_bracket()
             configs = {trial: config for trial in trials if (config := self._config(trial)) is not None}
             for rung in range(self._options.rungs):
-                values = self._train_rung(configs, rung, view)
+                values = self._train_rung(configs, rung)
                 if values is None:
                     return
                 kept = keep_best(values, self._options.eta)
@@ -110,6 +112,10 @@ class Scheduler:
                         self._study.optuna.tell(trial, state=TrialState.PRUNED)
                 configs = {trial: configs[trial] for trial in kept}
             self._study.save()
+
+    def picture(self) -> Group:
+        """Return what a terminal shows of the search."""
+        return picture(self._options.trials, self._study.trials(), self._pool.running, stopping=self._stopping())
 
     def _stopping(self) -> bool:
         return self.stop.made or time.monotonic() >= self._deadline
@@ -124,7 +130,7 @@ class Scheduler:
         # One trial is enough to check the environment.
         return dataclasses.replace(config, check_determinism=0) if trial.number else config
 
-    def _train_rung(self, configs: dict[Trial, TrainConfig], rung: int, view: SearchView) -> dict[Trial, float] | None:
+    def _train_rung(self, configs: dict[Trial, TrainConfig], rung: int) -> dict[Trial, float] | None:
         """Train the trials up to a rung, several runs at a time.
 
         Returns:
@@ -155,14 +161,13 @@ class Scheduler:
                     self._pool.start(waiting)
                 elif not self._pool.running:
                     return None
-                view.show(self._pool.running, stopping=self._stopping())
                 ended = self._pool.wait(stopping=self._stopping())
         finally:
             self._pool.kill()
 
     def _runs(self, number: int, config: TrainConfig, rung: int) -> list[TrialRun]:
         """Return the runs of a trial, one per seed."""
-        iterations = self._options.rung_iterations(config)[rung]
+        iterations = -(-config.iterations // self._options.eta ** (self._options.rungs - 1 - rung))
         directory = self._trials_directory / f"{number:04d}"
         seeds = [self._base.seed + k for k in range(self._options.seeds)]
         return [

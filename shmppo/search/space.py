@@ -38,7 +38,7 @@ SEARCHABLE = tuple(
     for group in (TaskOptions, NetworkOptions, UpdateOptions, ObjectiveOptions, OptimizerOptions)
     for name in fields_with(group, searchable=True)
 )
-"""Options that a space can vary. The others do not define a configuration, or belong to the search."""
+"""Options that a space can vary. The others do not define what is trained, or belong to the search."""
 DEFAULT_SPACE: dict[str, dict[str, Any]] = {
     "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
     "gamma": {"choices": [0.9, 0.95, 0.98, 0.99, 0.995]},
@@ -97,9 +97,15 @@ class Space:
         Raises:
             ConfigError: if a function of the user fails, or returns options that are not searchable.
         """
-        if self.function is not None:
-            return _call(self.function, trial)
-        return {name: self.choices[name][v] if name in self.choices else v for name, v in trial.params.items()}
+        if self.function is None:
+            return {name: self.choices[name][v] if name in self.choices else v for name, v in trial.params.items()}
+        where = f"--space: {self.function.__qualname__}"
+        with as_config_error(where, "; correct it"):
+            chosen = self.function(trial)
+        require(isinstance(chosen, Mapping), f"{where} returned {shown(chosen)}; it must return a dict of options")
+        for name in chosen:
+            _check_searchable(name)
+        return typed_fields(chosen)
 
 
 def load_space(source: str | None, base: TrainConfig) -> Space:
@@ -139,7 +145,8 @@ def parse_space(content: Mapping[str, Any], where: str) -> Space:
         try:
             _check_searchable(name)
             if isinstance(values, Mapping) and list(values) == ["choices"] and isinstance(values["choices"], list):
-                choices[name] = {_stored(choice): choice for choice in (_typed(name, c) for c in values["choices"])}
+                typed = [typed_fields({name: choice})[name] for choice in values["choices"]]
+                choices[name] = {_stored(choice): choice for choice in typed}
                 distributions[name] = CategoricalDistribution(tuple(choices[name]))
             else:
                 distributions[name] = _range(name, values)
@@ -154,45 +161,21 @@ def _range(name: str, values: Any) -> IntDistribution | FloatDistribution:
         isinstance(values, Mapping) and {"low", "high"} <= set(values) <= {"low", "high", "step", "log"},
         f"it is {shown(values)}; write {{choices: [...]}} or {{low: ..., high: ...}}, with step or log: true if needed",
     )
-    numbers = {key: _typed(name, value) for key, value in values.items() if key != "log"}
+    numbers = {key: typed_fields({name: value})[name] for key, value in values.items() if key != "log"}
     for key, value in numbers.items():
         known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         require(known, f"{key} is {shown(value)}; it must be a number, use choices for other values")
-    log = values.get("log", False)
-    require(isinstance(log, bool), f"log is {shown(log)}; it must be true or false")
     kind = field_types()[name]
     distribution = FloatDistribution if float in (kind, *typing.get_args(kind)) else IntDistribution
-    return distribution(**numbers, log=log)
+    return distribution(**numbers, log=values.get("log", False))
 
 
 def _check_searchable(name: str) -> None:
     """Raise ConfigError if a space cannot vary an option."""
     check_names([name])
-    require(
-        name in SEARCHABLE,
-        f"{flag(name)} cannot vary between trials, because it does not define a configuration or belongs to the "
-        "search; leave it out of the space",
-    )
-
-
-def _typed(name: str, value: Any) -> Any:
-    """Return a value with the type of its option."""
-    return typed_fields({name: value})[name]
+    require(name in SEARCHABLE, f"{flag(name)} cannot vary between trials; leave it out of the space")
 
 
 def _stored(choice: Any) -> Any:
     """Return a choice as a value that Optuna can store: lists and mappings as text."""
     return choice if choice is None or isinstance(choice, (bool, int, float, str)) else json.dumps(choice)
-
-
-def _call(function: Callable[[Trial], Mapping[str, Any]], trial: Trial) -> dict[str, Any]:
-    """Call the user's function and check what it returns."""
-    with as_config_error(f"--space: {function.__qualname__}", "; correct it"):
-        chosen = function(trial)
-    require(
-        isinstance(chosen, Mapping),
-        f"--space: {function.__qualname__} returned {shown(chosen)}; it must return a dict of options",
-    )
-    for name in chosen:
-        _check_searchable(name)
-    return typed_fields(chosen)

@@ -74,7 +74,8 @@ class SearchStudy:
         seed = int(np.random.SeedSequence([self._options.search_seed, before]).generate_state(1)[0])
         self.optuna.sampler = SAMPLERS[self._options.sampler](seed=seed)
         trials = []
-        for number in range(before, min(before + self._options.bracket_size, self._options.trials)):
+        bracket_size = self._options.eta ** (self._options.rungs - 1)
+        for number in range(before, min(before + bracket_size, self._options.trials)):
             distributions = dict(self._space.distributions)
             if number == 0:  # the baseline has the values of the command line, also outside the space
                 known = self._space.baseline(self._base.fields())

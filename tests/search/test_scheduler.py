@@ -76,10 +76,6 @@ class ArtificialRun(TrialRun):
         return ArtificialRun.progress.get(self.run_dir, 0) * self.config.batch_steps
 
 
-class NoView:
-    def show(self, running: Sequence[TrialRun], **state: bool) -> None: ...
-
-
 @pytest.fixture(autouse=True)
 def _artificial_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TrialRun", ArtificialRun)
@@ -92,7 +88,7 @@ def search(directory: Path, options: SearchOptions = OPTIONS, space: Space = SPA
     """Search in a directory, and return the trials."""
     directory.mkdir(exist_ok=True)
     study = SearchStudy(options, BASE, space, directory)
-    Scheduler(options, BASE, study, directory).run(NoView())  # type: ignore[arg-type]
+    Scheduler(options, BASE, study, directory).run()
     return study.trials()
 
 

@@ -23,7 +23,7 @@ import shmppo.evaluate
 import shmppo.export
 import shmppo.plot
 import shmppo.replay
-import shmppo.search
+import shmppo.search.__main__
 import shmppo.verify
 from shmppo import ConfigError, TrainConfig, load_policy, train
 from shmppo.config.train_config import typed_fields
@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[Callable[[], int], str]] = {
     "export": (shmppo.export.main, "RUN --format torchscript"),
     "export-policy": (shmppo.export.main, "RUN --format policy"),
     "replay": (shmppo.replay.main, "RUN/failed_episode.json"),
-    "search": (shmppo.search.main, f"--search-dir RUN --trials 1 -- --env CartPole-v1 {JOB}"),
+    "search": (shmppo.search.__main__.main, f"--search-dir RUN --trials 1 -- --env CartPole-v1 {JOB}"),
 }
 """Commands that use a run directory. RUN: the directory TOP/r-s1. NEW: a name for what the command writes."""
 KINDS = ("link to a file", "link to a directory", "dangling link", "hard link", "FIFO")
