@@ -9,8 +9,9 @@ from typing import Annotated
 
 import tyro
 
-from shmppo.config.checks import require_fields
+from shmppo.config.bounds import AT_LEAST_1
 from shmppo.config.command_line import parse
+from shmppo.config.option import check_bounds, option
 from shmppo.config.options import TaskOptions
 from shmppo.errors import print_text, run_command
 from shmppo.utils.commands import program
@@ -23,7 +24,7 @@ class CheckEnvConfig(TaskOptions):
     env: tyro.conf.Positional[str] = dataclasses.field()
     """The environment: a Gymnasium id, `module:Id` to import the module first, or `module:factory` to call a
     function."""
-    steps: int = 1000
+    steps: int = option(1000, AT_LEAST_1)
     """Steps for which two instances in two processes must give the same bits."""
     action_masks: bool = False
     """Choose only actions that info["action_mask"] allows, for Discrete and MultiDiscrete actions."""
@@ -42,7 +43,7 @@ def _check_env() -> int:
         example="my_module:make --env-kwargs size=9 --steps 5000",
         common=("env", "env_kwargs", "wrappers", "env_backend", "steps"),
     )  # fmt: skip
-    require_fields(options, ("steps",), lambda v: v >= 1, "be at least 1")
+    check_bounds(options)
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     steps = fields.pop("steps")
     from shmppo.tools.check_env import check_environment

@@ -15,10 +15,7 @@ from shmppo.config.command_line import HELP_FLAGS, parse
 from shmppo.errors import run_command
 from shmppo.utils.commands import program
 
-COMMANDS: dict[str, type] = {
-    "throughput": Throughput,
-    "scaling": Scaling,
-}
+COMMANDS: dict[str, type] = {"throughput": Throughput, "scaling": Scaling}
 """Options of each benchmark. The module of the same name measures."""
 EXAMPLES = {
     "throughput": "--env HalfCheetah-v5 --workers 4",
@@ -29,27 +26,20 @@ EXAMPLES = {
 def usage() -> str:
     """Return the help text of `bench --help`."""
     prog = program("bench")
-    meanings = [f"  {name:<12}{(inspect.getdoc(kind) or '').splitlines()[0]}" for name, kind in COMMANDS.items()]
-    return "\n".join(
-        [
-            f"usage: {prog} COMMAND [flags]",
-            "",
-            "Run a benchmark. Every benchmark times real training runs.",
-            "",
-            *meanings,
-            "",
-            f"{prog} COMMAND --help shows the flags of a command.",
-        ]
+    meanings = [f"  {name:<12}{(inspect.getdoc(kind) or '').splitlines()[0]}\n" for name, kind in COMMANDS.items()]
+    return (
+        f"usage: {prog} COMMAND [flags]\n\nRun a benchmark. Every benchmark times real training runs.\n\n"
+        f"{''.join(meanings)}\n{prog} COMMAND --help shows the flags of a command."
     )
 
 
 def main() -> int:
     """Parse the command line and run the benchmark; returns the exit code."""
-    return run_command(lambda: _measure(sys.argv[1:]), INTERRUPTED)
+    return run_command(_measure, INTERRUPTED)
 
 
-def _measure(arguments: list[str]) -> None:
-    name = arguments[0] if arguments else "--help"
+def _measure() -> None:
+    name, *flags = sys.argv[1:] or ["--help"]
     if name in HELP_FLAGS:
         print(usage())
         return
@@ -57,7 +47,7 @@ def _measure(arguments: list[str]) -> None:
     require(name in COMMANDS, f"{prog} has no command {name}{nearest(name, COMMANDS)}; see {prog} --help")
     kind = COMMANDS[name]
     options = parse(
-        kind, arguments[1:], f"{prog} {name}", inspect.getdoc(kind) or "", example=EXAMPLES[name],
+        kind, flags, f"{prog} {name}", inspect.getdoc(kind) or "", example=EXAMPLES[name],
         common=inspect.get_annotations(kind),
     )  # fmt: skip
     importlib.import_module(f"shmppo.bench.{name}").report(options)

@@ -5,15 +5,16 @@ The module does not import torch, so that the help texts are fast.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from shmppo.config.bounds import AT_LEAST_1
+from shmppo.config.option import option
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import TrainConfig, field_types
 
 Learning = Literal["central", "sharded"]
 Mode = Literal["strong", "weak", "envs"]
@@ -45,19 +46,19 @@ class Scaling(OptimizerOptions, ObjectiveOptions, UpdateOptions, NetworkOptions,
     modes: tuple[Mode, ...] = ("strong", "weak", "envs")
     """strong: --num-envs in total. weak: --envs-per-worker for each worker. envs: one worker with 1, 2, 4 …
     environments."""
-    envs_per_worker: int | None = None
+    envs_per_worker: int | None = option(None, AT_LEAST_1)
     """Environments of each worker in mode weak. None: --num-envs divided by the largest number of workers."""
     iterations: int = 13
     """Iterations of each run. The first 3 are not counted."""
-    repetitions: int = 1
+    repetitions: int = option(1, AT_LEAST_1)
     """Repetitions of all runs, interleaved. The table shows medians."""
     out: Path = Path("scaling.csv")
     """CSV file to write, with more columns than the printed table."""
 
     def config(self, **changes: Any) -> TrainConfig:
         """Return the configuration with some fields changed. Raises ConfigError if it cannot run."""
-        names = {field.name for field in dataclasses.fields(TrainConfig)}
-        return TrainConfig(**{name: value for name, value in vars(self).items() if name in names} | changes)
+        names = vars(self).keys() & field_types()
+        return TrainConfig(**{name: getattr(self, name) for name in names} | changes)
 
     def with_envs(self, num_envs: int, **changes: Any) -> TrainConfig:
         """Return `config` with another number of environments.

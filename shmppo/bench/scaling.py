@@ -6,14 +6,14 @@ Strong scaling keeps the batch size fixed. Weak scaling keeps the work per worke
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shmppo.bench.measured_run import PARTS, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
-from shmppo.config.checks import require, require_fields
+from shmppo.config.checks import require
+from shmppo.config.option import check_bounds
 from shmppo.config.train_config import TrainConfig
 from shmppo.storage.run_directory import config_error_if_unwritable
 from shmppo.utils.files import make_parent_directory, user_path
@@ -51,7 +51,7 @@ def plan(options: Scaling) -> list[tuple[Mode, Learning, TrainConfig]]:
     return runs
 
 
-def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
+def measure(config: TrainConfig, iterations: int) -> dict[str, Any]:
     """Time one run; returns its row of the table.
 
     Returns:
@@ -61,7 +61,7 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
     run = measured_run(config, iterations)
     alone = LEARNER_ONLY_PHASES if config.sharded else (*LEARNER_ONLY_PHASES, "gradient")
     iteration, collect = config.batch_steps / run.median("steps_per_second"), run.median("collect_seconds")
-    row: dict[str, float | str] = {
+    return {
         "workers": config.num_workers,
         "num_envs": config.num_envs,
         "steps_per_second": config.batch_steps / iteration,
@@ -70,9 +70,9 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, float | str]:
         "iteration_seconds": iteration,
         "collect_seconds": collect,
         "learner_share": sum(run.median(f"{phase}_seconds") for phase in alone) / iteration,
-        "weights_sha256": str(run.summary["weights_sha256"]),
+        "weights_sha256": run.summary["weights_sha256"],
+        **{f"{part}_seconds": seconds for part, seconds in run.parts().items()},
     }
-    return row | {f"{part}_seconds": seconds for part, seconds in run.parts().items()}
 
 
 def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
@@ -92,7 +92,7 @@ def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
     return float(((seconds / seconds[0] - parallel) * gain).sum() / np.square(gain).sum())
 
 
-def add_scaling(rows: list[dict[str, Any]], cores: int | None = None) -> None:
+def add_scaling(rows: list[dict[str, Any]], cores: int) -> None:
     """Add speed-up, efficiency, and Amdahl's serial fraction to the rows of each (mode, learning), in place.
 
     Efficiency is the speed-up divided by the number of workers. Both are relative to the first row of the group.
@@ -102,14 +102,14 @@ def add_scaling(rows: list[dict[str, Any]], cores: int | None = None) -> None:
     Args:
         rows: results of `measure`, with "mode" and "learning".
         cores: fit the serial fraction only to rows with at most this many workers, because Amdahl's law does not
-            describe workers that share a core. None: the cores of this machine.
+            describe workers that share a core.
     """
     for mode, learning in dict.fromkeys((row["mode"], row["learning"]) for row in rows if row["mode"] != "envs"):
         group = [row for row in rows if (row["mode"], row["learning"]) == (mode, learning)]
         first = group[0]
-        relative = np.array([row["workers"] / first["workers"] for row in group])
+        workers = np.array([row["workers"] for row in group])
+        relative, fits = workers / first["workers"], workers <= cores
         seconds = np.array([row["iteration_seconds"] for row in group])
-        fits = np.array([row["workers"] for row in group]) <= (usable_cores() if cores is None else cores)
         fitted = serial_fraction(relative[fits], seconds[fits]) if fits[0] else float("nan")
         for row, w in zip(group, relative, strict=True):
             row["speedup"] = row["steps_per_second"] / first["steps_per_second"]
@@ -127,23 +127,24 @@ def medians(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def report(options: Scaling) -> list[dict[str, Any]]:
-    """Measure, print the table, and write the file; returns the rows of the table.
+def report(options: Scaling) -> None:
+    """Measure, print the table, and write the file.
 
     Raises:
         ConfigError: if a run is impossible, or --out cannot be written.
     """
     require(bool(options.workers) and min(options.workers) >= 1, f"--workers is {options.workers}; give counts from 1")
-    require_fields(options, ("envs_per_worker", "repetitions"), lambda value: value >= 1, "be at least 1")
+    check_bounds(options)
     out = user_path(options.out, "--out")
     make_parent_directory(out, "--out")  # fail before the measurement, not after it
     rows = _measure_all(options)
-    add_scaling(rows)
+    add_scaling(rows, usable_cores())
     print(table(rows))
-    with config_error_if_unwritable(out):
-        _write(out, rows)
+    with config_error_if_unwritable(out), open(out, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     print(options.out)
-    return rows
 
 
 def _measure_all(options: Scaling) -> list[dict[str, Any]]:
@@ -157,14 +158,6 @@ def _measure_all(options: Scaling) -> list[dict[str, Any]]:
             sizes = f"{mode:<7}{learning:<8} {config.num_workers:3} workers {config.num_envs:5} environments"
             print(f"{sizes} {row['steps_per_second']:10,.0f} steps/s", flush=True)
     return [medians(repetitions) for repetitions in measured]
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows as a CSV file."""
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -156,23 +156,16 @@ def roofline(config: TrainConfig) -> dict[str, float]:
     }
 
 
-def _try_roofline(config: TrainConfig) -> dict[str, float] | None:
-    """Return `roofline`, or None if the environment raises. It gets random actions, also invalid ones."""
-    try:
-        return roofline(config)
-    except Exception as error:  # the environment's code may raise anything
-        print(f"no roofline: the bare environment could not be stepped ({error!r})", file=sys.stderr)
-        return None
-
-
-def report(options: Throughput) -> dict[str, Any]:
-    """Measure and print; returns what was measured."""
+def report(options: Throughput) -> None:
+    """Measure and print. There is no roofline if the environment raises: it gets random actions, also invalid ones."""
     result = throughput(options.train, options.iterations) | {"processor": processor(), "cores": usable_cores()}
-    limit = _try_roofline(options.train) if options.roofline else None
-    if limit is not None:
-        result |= {"roofline": limit, "share_of_roofline": result["steps_per_second"] / limit["steps_per_second"]}
+    if options.roofline:
+        try:
+            limit = roofline(options.train)
+            result |= {"roofline": limit, "share_of_roofline": result["steps_per_second"] / limit["steps_per_second"]}
+        except Exception as error:  # the environment's code may raise anything
+            print(f"no roofline: the bare environment could not be stepped ({error!r})", file=sys.stderr)
     print(json.dumps(result) if options.json else text(result))
-    return result
 
 
 def text(result: dict[str, Any]) -> str:

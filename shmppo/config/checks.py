@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shmppo.errors import ConfigError
@@ -16,20 +16,6 @@ def require(condition: bool, message: str) -> None:
     """Raise ConfigError with `message` unless `condition` is true."""
     if not condition:
         raise ConfigError(message)
-
-
-def require_fields(options: Any, names: tuple[str, ...], holds: Callable[[Any], bool], rule: str) -> None:
-    """Raise ConfigError for the first named field whose value does not pass `holds`. None always passes.
-
-    Args:
-        options: the object with the fields.
-        names: names of the fields to check.
-        holds: the check of one value.
-        rule: completes the sentence "it must …" in the error message.
-    """
-    for name in names:
-        value = getattr(options, name)
-        require(value is None or holds(value), f"{flag(name)} is {value}; it must {rule}")
 
 
 def store_as_json(options: Any, name: str) -> None:

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from conftest import TESTS
 
-from shmppo.config import bounds
-from shmppo.config.option import Bound
 from shmppo.errors import ConfigError, EnvError, RankError, SaveError, ShmppoError, WorkerError, run_command
 from shmppo.lockstep.learner import _invalid
 
@@ -25,7 +23,6 @@ WAYS_OUT = re.compile(
     r"; |\b(must|use|name|lower|raise|choose|install|correct|wrap|supported|give)\b"
     r"|\b(continue|resume|see|put|add|check|write|leave)\b"
 )
-RULES = [bound.rule for bound in vars(bounds).values() if isinstance(bound, Bound)]
 BY_NATURE = (
     "worker {…} died", "worker {…} failed", "worker {…} answered", "could not be made: {…}", "(episode {…}, after {…} ",
 )  # fmt: skip
@@ -46,16 +43,12 @@ def template(node: ast.expr) -> str | None:
 
 
 def messages_of(path: Path) -> Iterator[str]:
-    """Messages that are raised directly, or through `require` and `require_fields`."""
+    """Messages that are raised directly, or through `require`."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         name, arguments = node.func.id, node.args
-        if name == "require_fields":
-            rule = template(arguments[3])
-            rules = [rule] if rule is not None else RULES
-            yield from (f"{{…}} is {{…}}; it must {rule}" for rule in rules)
-        elif name == "require" or name in RAISED:
+        if name == "require" or name in RAISED:
             texts = [text for text in map(template, arguments) if text is not None]
             yield from texts[:1]
 
