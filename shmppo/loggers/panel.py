@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from shmppo.loggers.status import RunStatus, evaluation_text
@@ -35,7 +35,13 @@ class RunPanel:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status, width = self._status, options.max_width - 4
         state = Text(status.stopping, "bold yellow") if status.stopping else Text(status.activity, "dim")
-        lines: list[Text | Table] = [_counters(status), _progress(status), state]
+        counters = Text.assemble(
+            ("iteration ", "bold"),
+            f"{status.iteration:,} / {status.config.last_iteration:,}",
+            ("   steps ", "bold"),
+            f"{status.steps:,} / {status.total_steps:,}",
+        )
+        lines: list[Text | Table] = [counters, _progress(status), state]
         if row := status.row:
             lines.append(_return_line(status, width))
             if status.evaluation:
@@ -51,21 +57,10 @@ class RunPanel:
         yield Panel(Group(*lines), title=escape(f"shmppo  {status.title}"), subtitle=escape(status.directory))
 
 
-def _counters(status: RunStatus) -> Text:
-    return Text.assemble(
-        ("iteration ", "bold"),
-        f"{status.iteration:,} / {status.config.last_iteration:,}",
-        ("   steps ", "bold"),
-        f"{status.steps:,} / {status.total_steps:,}",
-    )
-
-
 def _progress(status: RunStatus) -> Table:
     """Build one line: a bar that fills the width, the share, and the elapsed and remaining time."""
     share = min(status.steps / status.total_steps, 1.0)
-    line = Table.grid(expand=True)
-    line.add_column(ratio=1)
-    line.add_column(no_wrap=True)
+    line = Table.grid(Column(ratio=1), Column(no_wrap=True), expand=True)
     end = f" {share:4.0%}  {clock(status.elapsed)} elapsed, {clock(status.remaining)} left"
     line.add_row(ProgressBar(1.0, share, complete_style="green", finished_style="green"), end)
     return line
