@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ RESAMPLES = 1000
 """Bootstrap resamples of a confidence interval."""
 NEEDED = ("iteration", "env_steps", "wall_seconds", "environment_seconds")
 """Columns of metrics.csv that every plot needs."""
-IGNORED_FIELDS = fields_with(TrainConfig, changes_curve=False)
+IGNORED_FIELDS = (*fields_with(TrainConfig, changes_curve=False), "workers", "learning")
 """Configuration fields in which runs of one group may differ: the seed, and fields that cannot change a curve."""
 
 
@@ -103,7 +103,7 @@ def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, n
 
 
 def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict[str, list[Run]]:
-    """Group runs whose configurations differ only in IGNORED_FIELDS or, unless two have the same seed, in workers.
+    """Group runs whose configurations differ only in IGNORED_FIELDS.
 
     Args:
         runs: the runs.
@@ -115,53 +115,40 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
         Another run of the same configuration and seed, for example a fork, is a group of its own.
     """
     given, runs = names or {}, list({run.directory: run for run in runs}.values())
-    seeds = [run.config.get("seed") for run in runs]
-    keys = [_key(run, (*IGNORED_FIELDS, "workers", "learning")) for run in runs]  # which do not change the curve
-    by_workers = [_key(run, IGNORED_FIELDS) for run in runs]
-    if len({*zip(by_workers, seeds, strict=True)}) > len({*zip(keys, seeds, strict=True)}):
-        keys = by_workers  # the same seed with other workers: the runs compare them
+    keys = [_key(run) for run in runs]
     labels = _configuration_labels(list(dict.fromkeys(keys)))
     labels |= {key: given[run.directory] for key, run in zip(keys, runs, strict=True) if run.directory in given}
     groups: dict[str, list[Run]] = {}
     seen = set[tuple[str, Any]]()
-    for key, seed, run in zip(keys, seeds, runs, strict=True):
+    for key, run in zip(keys, runs, strict=True):
+        seed = run.config.get("seed")
         label = f"{labels[key]}, {short_path(run.directory)}" if (key, seed) in seen else labels[key]
         seen.add((key, seed))
         groups.setdefault(given.get(run.directory, label), []).append(run)
     return groups
 
 
-def _key(run: Run, ignored: Collection[str]) -> str:
-    """Return the configuration of a run as JSON, without the ignored fields.
+def _key(run: Run) -> str:
+    """Return the configuration of a run as JSON, without IGNORED_FIELDS.
 
     It also leaves out `anneal_steps` where they are `total_steps`, as they are by default.
     """
-    fields = {name: value for name, value in run.config.items() if name not in ignored}
+    fields = {name: value for name, value in run.config.items() if name not in IGNORED_FIELDS}
     if fields.get("anneal_steps") == fields.get("total_steps"):
         fields.pop("anneal_steps", None)
     return json.dumps(fields or {"run": str(run.directory)}, sort_keys=True)
 
 
 def _configuration_labels(keys: list[str]) -> dict[str, str]:
-    """Return a label for each configuration, given as JSON: the fields in which they differ, and their values.
-
-    Numbers are rounded to four digits, unless two labels would be equal.
-    """
+    """Return a label for each configuration, given as JSON: the fields in which they differ, and their values."""
     configs = [json.loads(key) for key in keys]
-    names = sorted(set().union(*configs))
-    # A run of another version of shmppo may lack a field.
-    differing = [name for name in names if len({json.dumps(fields.get(name, "absent")) for fields in configs}) > 1]
     if len(configs) == 1:
         return {keys[0]: str(configs[0].get("env", configs[0].get("run")))}
-    for show in (short, str):
-        labels = [
-            ", ".join(f"{name} {show(fields[name])}" for name in differing if name in fields)
-            or f"without {', '.join(differing)}"
-            for fields in configs
-        ]
-        if len(set(labels)) == len(labels):
-            break
-    return dict(zip(keys, labels, strict=True))
+    # A run of another version of shmppo may lack a field.
+    names = sorted(set().union(*configs))
+    differing = [name for name in names if len({json.dumps(fields.get(name, "absent")) for fields in configs}) > 1]
+    labels = [", ".join(f"{name} {fields[name]}" for name in differing if name in fields) for fields in configs]
+    return {key: label or f"without {', '.join(differing)}" for key, label in zip(keys, labels, strict=True)}
 
 
 def short(value: Any) -> str:

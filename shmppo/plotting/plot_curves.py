@@ -36,9 +36,9 @@ def plot_curves(
     """
     names = {}
     for text in labels:
-        ends = [i for i in range(len(text)) if text[i] == "=" and Path(text[:i]) in run_dirs]  # both may contain "="
-        require(bool(ends), f"--label {text}: no such run is plotted; write --label RUN_DIR=NAME")
-        names[Path(text[: ends[-1]])] = text[ends[-1] + 1 :]
+        run_dir, _, name = text.partition("=")
+        require(Path(run_dir) in run_dirs, f"--label {text}: no such run is plotted; write --label RUN_DIR=NAME")
+        names[Path(run_dir)] = name
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs], names)
     if out.suffix == ".html":
         return write_report(groups, out, metrics, X_COLUMNS[x])

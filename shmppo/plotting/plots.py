@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shmppo.config.checks import nearest
-from shmppo.errors import ConfigError
+from shmppo.config.checks import nearest, require
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, read_run
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
@@ -128,19 +127,13 @@ def check_metric(groups: Groups, metric: str, over: str) -> None:
     """Check that a metric can be drawn for all runs. Raises ConfigError otherwise."""
     runs = [run for members in groups.values() for run in members]
     known = {*GLOSSARY, *EVALUATION_GLOSSARY}.union(*(run.columns.keys() | run.evaluations.keys() for run in runs))
-    if metric not in known:
-        raise ConfigError(
-            f"--metric {metric} is not a metric{nearest(metric, known)}; the metrics are the columns of "
-            f"{runs[0].directory / 'metrics.csv'} and eval.csv"
-        )
-    without = [str(run.directory) for run in runs if run.curve(metric, over) is None]
-    if without:
-        raise ConfigError(
-            f"--metric {metric}: {', '.join(without)} has fewer than two values; name another metric or other runs"
-        )
-    for name, members in groups.items():
-        if aggregate(members, metric, over) is None:
-            raise ConfigError(f"--metric {metric}: the runs of {name} have no common range of {over}; plot them apart")
+    require(
+        metric in known,
+        f"--metric {metric} is not a metric{nearest(metric, known)}; the metrics are the columns of "
+        f"{runs[0].directory / 'metrics.csv'} and eval.csv",
+    )
+    without = ", ".join(str(run.directory) for run in runs if run.curve(metric, over) is None)
+    require(not without, f"--metric {metric}: {without} has fewer than two values; name another metric or other runs")
 
 
 def overview_panels(over: str) -> list[tuple[str, str]]:

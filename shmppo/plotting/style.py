@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.utils.files import make_parent_directory
 
@@ -82,16 +83,14 @@ def group_thousands(axis: Axes, which: Literal["x", "y", "both"] = "both", ticks
         which: the axes to format.
         ticks: most intervals between ticks on the x axis, where long numbers would touch.
     """
-    from matplotlib.ticker import FuncFormatter
-
     if which in ("x", "both"):
         axis.locator_params(axis="x", nbins=ticks)
-        axis.xaxis.set_major_formatter(FuncFormatter(_grouped))
+        axis.xaxis.set_major_formatter(_grouped)
     if which in ("y", "both"):
-        axis.yaxis.set_major_formatter(FuncFormatter(_grouped))
+        axis.yaxis.set_major_formatter(_grouped)
 
 
-def _grouped(value: float, position: int | None = None) -> str:
+def _grouped(value: float, _position: float) -> str:
     """Format a tick: 12,500, 0.25, or −3."""
     rounded = round(value, 10)  # a tick at 0.1 + 0.2 has the label 0.3
     text = f"{rounded:,.0f}" if rounded == int(rounded) else f"{rounded:,.10f}".rstrip("0")
@@ -111,8 +110,7 @@ def save(figure: Figure, path: Path, caption: str = "") -> None:
             color="#555555",
         )  # fmt: skip
     ending = path.suffix.removeprefix(".").lower()
-    if ending not in FORMATS:
-        raise ConfigError(f"--out {path}: the file name's ending must be one of {', '.join(FORMATS)}")
+    require(ending in FORMATS, f"--out {path}: the file name's ending must be one of {', '.join(FORMATS)}")
     make_parent_directory(path, "--out")
     # Without the date and the version of matplotlib, the same numbers give the same file.
     metadata = {"Date": None, "Creator": None} if ending == "svg" else None
