@@ -9,9 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from shmppo.config.bounds import AT_LEAST_1
 from shmppo.config.command_line import parse
-from shmppo.config.option import check_bounds, option
+from shmppo.config.option import AT_LEAST_1, check_bounds, option
 from shmppo.config.options import TaskOptions
 from shmppo.errors import print_text, run_command
 from shmppo.utils.commands import program

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from shmppo.config.bounds import AT_LEAST_1
-from shmppo.config.option import option
+from shmppo.config.option import AT_LEAST_1, option
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.train_config import TrainConfig, field_types
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from shmppo.config.bounds import AT_LEAST_1, FRACTION
 from shmppo.config.checks import require
-from shmppo.config.option import option
+from shmppo.config.option import AT_LEAST_1, FRACTION, option
 
 
 @dataclass(frozen=True)

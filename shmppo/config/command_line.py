@@ -82,8 +82,7 @@ def parse(
             text += f"\n\nAdd --help-all to see all {len(flags)} flags."
         words = ["--help"]
     else:
-        positional = [flag(entry.field) for entry in flags if entry.positional]
-        refuse_foreign_flags(words, [flag(entry.field) for entry in flags if not entry.positional], positional)
+        refuse_foreign_flags(words, [flag(entry.field) for entry in flags if not entry.positional])
     text += f"\n\nExample: {prog} {example}"
     try:
         return tyro.cli(

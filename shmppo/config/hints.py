@@ -20,22 +20,18 @@ EXPLAINED: dict[str, list[str]] = _TABLES["explained"]
 """Names of other trainers by the sentence that says what to do instead."""
 
 
-def refuse_foreign_flags(words: Sequence[str], known: Collection[str], positional: Collection[str] = ()) -> None:
+def refuse_foreign_flags(words: Sequence[str], known: Collection[str]) -> None:
     """Raise ConfigError for flags that other trainers have, with what to use instead.
 
     Args:
         words: the command line.
         known: the flags of the command.
-        positional: arguments of the command that are written without a flag, as flags.
     """
     found = []
     for given in (word.partition("=")[0] for word in words if word.startswith("--")):
         name = given.replace("_", "-")
-        if name in known or name.replace("--no-", "--", 1) in known:
-            continue
-        if any(name.rstrip("s") == argument.rstrip("s") for argument in positional):
-            found.append(f"{given} is not a flag; write its value without it")
-        elif remedy := remedy_for(name, known):
+        is_flag = name in known or name.replace("--no-", "--", 1) in known
+        if not is_flag and (remedy := remedy_for(name, known)):
             found.append(f"there is no flag {given}; {remedy}")
     require(not found, "; ".join(found))
 

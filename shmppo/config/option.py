@@ -1,4 +1,4 @@
-"""How an option is declared: what is known about it stands at its field, and everything else follows from there."""
+"""How an option is declared: its bounds and what else is known stand at its field, and the rest follows from there."""
 
 from __future__ import annotations
 
@@ -16,6 +16,27 @@ class Bound(NamedTuple):
     rule: str
     """Completes the sentence "it must …"."""
     holds: Callable[[Any], bool]
+
+
+TOO_LARGE = 1e30
+"""Products of smaller numbers with ordinary numbers stay finite in float32."""
+MAX_UNITS, MAX_LAYERS = 2**20, 100
+MAX_OPTION_BYTES = 2**16
+"""Largest size of the options of `reset` (--env-schedule) as JSON text."""
+
+AT_LEAST_1 = Bound("be at least 1", lambda v: v >= 1)
+NOT_NEGATIVE = Bound("be 0 or more", lambda v: v >= 0)
+SEED = Bound("lie in 0 … 2^63 - 1", lambda v: 0 <= v < 2**63)
+UNITS = Bound(f"be at most {MAX_UNITS}", lambda v: v <= MAX_UNITS)
+LAYERS = Bound(f"be at most {MAX_LAYERS}", lambda v: v <= MAX_LAYERS)
+LOG_STD = Bound("lie in -20 … 20", lambda v: abs(v) <= 20)
+FRACTION = Bound("lie in 0 … 1", lambda v: 0 <= v <= 1)
+PROPER_FRACTION = Bound("lie between 0 and 1", lambda v: 0 < v < 1)
+POSITIVE_NUMBER = Bound("be positive and below 1e30", lambda v: 0 < v < TOO_LARGE)
+COEFFICIENT = Bound("be 0 or more and below 1e30", lambda v: 0 <= v < TOO_LARGE)
+ABOVE_1 = Bound("be above 1 and below 1e30", lambda v: 1 < v < TOO_LARGE)
+SECONDS = Bound("be positive and at most 1e6 seconds", lambda v: 0 < v <= 1e6)
+"""The functions of the system that wait count in milliseconds with 32 bits."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from shmppo.config.bounds import (
+from shmppo.config.checks import flag, flag_with_value, require, store_as_json
+from shmppo.config.info_keys import parse_info_keys
+from shmppo.config.option import (
     ABOVE_1,
     AT_LEAST_1,
     COEFFICIENT,
@@ -22,14 +24,12 @@ from shmppo.config.bounds import (
     LAYERS,
     LOG_STD,
     MAX_UNITS,
-    POSITIVE,
     POSITIVE_NUMBER,
     SEED,
     UNITS,
+    fields_with,
+    option,
 )
-from shmppo.config.checks import flag, flag_with_value, require, store_as_json
-from shmppo.config.info_keys import parse_info_keys
-from shmppo.config.option import fields_with, option
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
@@ -287,7 +287,7 @@ class ObjectiveOptions:
     """Initial β of --objective penalty. It is halved or doubled after each update to keep the KL near --desired-kl."""
     desired_kl: float = option(0.01, POSITIVE_NUMBER)
     """Target of the KL divergence for --objective penalty and --lr-schedule kl-adaptive, in nats."""
-    target_kl: float | None = option(None, POSITIVE)
+    target_kl: float | None = option(None, POSITIVE_NUMBER)
     """End an update before the first optimizer step whose minibatch has a larger KL, in nats. None: no limit."""
     value_clip: bool = False
     """Also clip the change of the value estimate to ± --clip."""

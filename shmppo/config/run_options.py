@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from shmppo.config.bounds import AT_LEAST_1, NOT_NEGATIVE, PROPER_FRACTION, SECONDS
 from shmppo.config.checks import flag, require, store_as_json
-from shmppo.config.option import option
+from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, PROPER_FRACTION, SECONDS, option
 from shmppo.config.options import KeywordArguments
 
 

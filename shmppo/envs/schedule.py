@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.config.bounds import MAX_OPTION_BYTES
 from shmppo.config.checks import shown
+from shmppo.config.option import MAX_OPTION_BYTES
 from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError

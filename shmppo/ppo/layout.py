@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmppo.config.bounds import MAX_OPTION_BYTES
+from shmppo.config.option import MAX_OPTION_BYTES
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shmppo.config.bounds import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import given_fields, parse
 from shmppo.config.flags import SourceOptions, parse_start
-from shmppo.config.option import Bound, check_bounds, fields_with, option
+from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE_NUMBER, Bound, check_bounds, fields_with, option
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
 from shmppo.utils.commands import program
@@ -49,7 +48,7 @@ class SearchOptions:
     """Seed of the sampler."""
     jobs: int | None = option(None, AT_LEAST_1)
     """Largest number of runs at the same time. They share the cores of this machine. None: one per core."""
-    minutes: float | None = option(None, POSITIVE)
+    minutes: float | None = option(None, POSITIVE_NUMBER)
     """Time limit of this call in minutes. After it, the running trials pause. The same command continues them. None: no
     limit."""
     search_dir: Path = Path("runs/search")

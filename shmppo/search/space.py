@@ -144,27 +144,23 @@ def parse_space(content: Mapping[str, Any], where: str) -> Space:
     for name, values in named.items():
         try:
             _check_searchable(name)
-            if isinstance(values, Mapping) and list(values) == ["choices"] and isinstance(values["choices"], list):
+            if isinstance(values, Mapping) and values.keys() == {"choices"}:
                 typed = [typed_fields({name: choice})[name] for choice in values["choices"]]
                 choices[name] = {_stored(choice): choice for choice in typed}
                 distributions[name] = CategoricalDistribution(tuple(choices[name]))
             else:
                 distributions[name] = _range(name, values)
-        except (ConfigError, ValueError) as error:
+        except ConfigError as error:
             raise ConfigError(f"{where}: {name}: {error}") from error
+        except (TypeError, ValueError) as error:  # of Optuna
+            form = "write {choices: [...]} or {low: ..., high: ...}, with step or log: true if needed"
+            raise ConfigError(f"{where}: {name}: {error}; {form}") from error
     return Space(distributions, choices, identity=json.dumps(named))
 
 
 def _range(name: str, values: Any) -> IntDistribution | FloatDistribution:
-    """Return the distribution of a range. Optuna raises ValueError for numbers that contradict each other."""
-    require(
-        isinstance(values, Mapping) and {"low", "high"} <= set(values) <= {"low", "high", "step", "log"},
-        f"it is {shown(values)}; write {{choices: [...]}} or {{low: ..., high: ...}}, with step or log: true if needed",
-    )
-    numbers = {key: typed_fields({name: value})[name] for key, value in values.items() if key != "log"}
-    for key, value in numbers.items():
-        known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        require(known, f"{key} is {shown(value)}; it must be a number, use choices for other values")
+    """Return the distribution of a range. Raises TypeError or ValueError if Optuna cannot use it."""
+    numbers = {key: typed_fields({name: value})[name] for key, value in dict(values).items() if key != "log"}
     kind = field_types()[name]
     distribution = FloatDistribution if float in (kind, *typing.get_args(kind)) else IntDistribution
     return distribution(**numbers, log=values.get("log", False))
