@@ -117,10 +117,8 @@ def parse_start(
     require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs needs --seeds; add it, or leave out --jobs")
     fields = {name: value for subject in subjects() for name, value in vars(getattr(parsed, subject)).items()}
     given = {name: fields[name] for name in named if name in fields}
-    kept = {}
     if fields["env"] == base["env"] and given.get("env_kwargs"):
-        kept = {name: value for name, value in base["env_kwargs"].items() if name not in given["env_kwargs"]}
-        fields["env_kwargs"] = kept | given["env_kwargs"]
+        fields["env_kwargs"] = base["env_kwargs"] | given["env_kwargs"]
     try:
         config = TrainConfig(**fields)
     except ConfigError as error:
@@ -129,9 +127,7 @@ def parse_start(
         raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
     # A file of flags is trusted like the command line that names it. The config.json of a run is not.
     if file is not None and (option == "--init-from" or _is_of_run(_read(file, option))):
-        used = {name: value for name, value in from_file.items() if name not in given}
-        if "env_kwargs" in from_file:
-            used.setdefault("env_kwargs", kept)
+        used = {name: fields[name] for name in from_file}
         check_trust(used, file, (*parsed.start.trust, *modules_of(given)))
     return config, parsed.start
 
@@ -225,9 +221,7 @@ def _read(path: Path, option: str) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise ConfigError(
-            f"{option} {path} is YAML, but pyyaml is not installed; pip install 'shmppo[yaml]', or write JSON"
-        ) from error
+        raise ConfigError(f"{option} {path} needs pyyaml; pip install 'shmppo[yaml]', or write JSON") from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         require(

@@ -87,6 +87,11 @@ def option(default: Any, *bounds: Bound, **traits: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def neutral_option(default: Any, *bounds: Bound, **traits: Any) -> Any:
+    """Declare an option that does not change the curve of a run, so that a resume may change it. See `option`."""
+    return option(default, *bounds, resumable=True, changes_curve=False, **traits)
+
+
 def traits_of(field: dataclasses.Field[Any]) -> Traits:
     """Return the traits of a field. Those of a field that is not declared by `option` are the defaults."""
     traits: Traits = field.metadata.get("traits", Traits())

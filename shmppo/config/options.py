@@ -192,8 +192,7 @@ class NetworkOptions:
         )
         require(
             self.core != "gtrxl" or self.hidden_size % self.attention_heads == 0,
-            f"--hidden-size is {self.hidden_size}; --core gtrxl needs a multiple of --attention-heads "
-            f"{self.attention_heads}",
+            f"--hidden-size is {self.hidden_size}; it must be a multiple of --attention-heads {self.attention_heads}",
         )
         if self.distribution == "beta":
             for name, default in (("squash_actions", False), ("std", "parameter"), ("log_std_min", None)):

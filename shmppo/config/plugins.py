@@ -29,9 +29,7 @@ def load_object(name: str, where: str, base: type = object) -> Any:
     complete = bool(module_name and attribute)
     require(complete, f"{where} {name} is not of the form module:attribute; name a class or function like that")
     found = getattr(import_module(module_name, f"{where} {name}"), attribute, None)
-    require(
-        found is not None, f"{where} {name}: module {module_name} has no {attribute}; name a class or function of it"
-    )
+    require(found is not None, f"{where} {name}: module {module_name} has no {attribute}; name one that exists")
     check_callable(found, f"{where} {name}", base)
     return found
 

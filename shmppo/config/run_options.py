@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 
 from shmppo.config.checks import flag, require, store_as_json
-from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, PROPER_FRACTION, SECONDS, option
+from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, PROPER_FRACTION, SECONDS, neutral_option, option
 from shmppo.config.options import KeywordArguments
 
 
@@ -44,17 +44,15 @@ class ProcessOptions:
         None, common=True, per_rank=True, inherited=False, set_by_search=True, changes_curve=False, path=True
     )
     """Directory for all files of the run. None: runs/<env>-s<seed>-<time>."""
-    stop_at_iteration: int | None = option(
-        None, AT_LEAST_1, resumable=True, inherited=False, set_by_search=True, changes_curve=False
-    )
+    stop_at_iteration: int | None = neutral_option(None, AT_LEAST_1, inherited=False, set_by_search=True)
     """Stop after this iteration. Annealing is not affected. None: stop after --total-steps."""
-    worker_timeout: float = option(60.0, SECONDS, resumable=True, changes_curve=False)
+    worker_timeout: float = neutral_option(60.0, SECONDS)
     """Seconds without a step or an acknowledgement after which a worker counts as stalled."""
-    checkpoint_every: int | None = option(None, AT_LEAST_1, resumable=True, set_by_search=True, changes_curve=False)
+    checkpoint_every: int | None = neutral_option(None, AT_LEAST_1, set_by_search=True)
     """Iterations between checkpoints, of which the last two and the best one are kept. A run also writes one at its
     start, every ten minutes, at its end, after a stop signal, and with each new best value of --best-by. None: only at
     these times."""
-    keep_every: int | None = option(None, AT_LEAST_1, resumable=True, changes_curve=False)
+    keep_every: int | None = neutral_option(None, AT_LEAST_1)
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 
     def check_processes(self) -> None:
@@ -71,7 +69,7 @@ NotAFlag = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
 class RankOptions:
     """Several learners that average their gradients, started by torchrun. Batch sizes are those of one rank."""
 
-    rank_timeout: float = option(300.0, SECONDS, resumable=True, changes_curve=False)
+    rank_timeout: float = neutral_option(300.0, SECONDS)
     """Seconds that a rank waits for the others before the run ends with an error that names the missing ranks. Writing
     a checkpoint and replacing a worker must take less time."""
     preempt_fraction: float | None = option(None, PROPER_FRACTION, one_agent=True)
@@ -88,12 +86,10 @@ class RankOptions:
 class EvaluationOptions:
     """Evaluations during training, and what is decided from metrics."""
 
-    eval_every: int | None = option(
-        None, AT_LEAST_1, common=True, resumable=True, read_by_schedule=True, changes_curve=False
-    )
+    eval_every: int | None = neutral_option(None, AT_LEAST_1, common=True, read_by_schedule=True)
     """Iterations between evaluations: all workers play whole episodes with the current weights, and eval.csv gets a
     row. The weights at the end are evaluated, too. None: no evaluations."""
-    eval_episodes: int = option(10, AT_LEAST_1, resumable=True, read_by_schedule=True, changes_curve=False)
+    eval_episodes: int = neutral_option(10, AT_LEAST_1, read_by_schedule=True)
     """Episodes per evaluation, over all ranks. They have the same seeds in every evaluation."""
     eval_sample: bool = option(False, resumable=True, read_by_schedule=True)
     """Sample the actions of evaluations from the policy. Otherwise it takes its most likely actions."""
@@ -102,15 +98,15 @@ class EvaluationOptions:
     eval_opponent: str = option("random", resumable=True, read_by_schedule=True)
     """What plays the agents of --self-play in evaluations: random, or `module:function`, which gets (observation,
     action space, NumPy generator) and returns an action."""
-    eval_videos: bool = option(False, resumable=True, one_agent=True, per_rank=True, changes_curve=False)
+    eval_videos: bool = neutral_option(False, one_agent=True, per_rank=True)
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
-    best_by: str = option("return", common=True, resumable=True, changes_curve=False)
+    best_by: str = neutral_option("return", common=True)
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
     such as eval/return or info/is_success, except state_drift, weights_hash, and what depends on the clock. Metrics of
     training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
     evaluations after each one."""
-    stop_when: tuple[str, ...] = option((), common=True, resumable=True, changes_curve=False)
+    stop_when: tuple[str, ...] = neutral_option((), common=True)
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""
 
@@ -128,16 +124,14 @@ class EvaluationOptions:
 class ReportOptions:
     """What a run displays and records."""
 
-    track: tuple[Literal["tensorboard", "wandb"], ...] = option(
-        (), common=True, resumable=True, per_rank=True, changes_curve=False
-    )
+    track: tuple[Literal["tensorboard", "wandb"], ...] = neutral_option((), common=True, per_rank=True)
     """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'.
     Weights & Biases reads the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS."""
-    quiet: bool = option(False, resumable=True, per_rank=True, inherited=False, set_by_search=True, changes_curve=False)
+    quiet: bool = neutral_option(False, per_rank=True, inherited=False, set_by_search=True)
     """Print only errors."""
-    kl_profile_every: int | None = option(None, AT_LEAST_1, resumable=True, changes_curve=False)
+    kl_profile_every: int | None = neutral_option(None, AT_LEAST_1)
     """Updates between KL profiles, which are written to kl.csv and kl/*.npz. The first update always has one. None: no
     profiles."""
-    check_determinism: int = option(500, NOT_NEGATIVE, resumable=True, changes_curve=False)
+    check_determinism: int = neutral_option(500, NOT_NEGATIVE)
     """Steps for which two instances of the environment are compared, in other processes, in the background of the
     training. If they differ, the run is not reproducible (exact: false). 0: no check."""

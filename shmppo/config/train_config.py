@@ -385,8 +385,7 @@ def _check_combinations(c: TrainConfig) -> None:
     )
     require(
         c.preempt_fraction is None or not c.refresh_states,
-        f"--preempt-fraction {c.preempt_fraction} ends rollouts early, but --refresh-states needs complete rollouts; "
-        "leave one of them out",
+        "--preempt-fraction ends rollouts early, but --refresh-states needs complete rollouts; leave out one of them",
     )
     require(
         not c.critic_warmup_steps or (c.separate_critic == "all" and not c.weight_decay and c.auxiliary is None),
@@ -403,8 +402,7 @@ def _check_workers(c: TrainConfig) -> None:
     )
     require(
         not c.portable or (c.device == "cpu" and c.env_backend != "envpool"),
-        "--portable needs --device cpu and no --env-backend envpool, which differ between processors; leave out "
-        "--portable",
+        "--portable needs --device cpu and no --env-backend envpool, which differ between processors; leave it out",
     )
     if c.learning == "sharded":
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")

@@ -16,7 +16,7 @@ from shmppo.config.checks import nearest, require
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, read_run
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
-from shmppo.ppo.kl_profile import KLProfile, mean_profile, read_profiles
+from shmppo.ppo.kl_profile import mean_profile, read_profiles
 from shmppo.utils.phase_timer import PHASES
 
 if TYPE_CHECKING:
@@ -160,26 +160,10 @@ def draw_overview(groups: Groups, over: str) -> Figure:
     return figure
 
 
-def draw_profiles(axes: list[Axes], profiles: list[tuple[int, KLProfile]], name: str, color: str) -> None:
+def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
     """Draw both KLs of each profile as thin lines, their means as bold lines, and the monotonic share by iteration.
 
-    Args:
-        axes: three panels.
-        profiles: pairs of iteration and profile.
-        name: label in the legend.
-        color: color of all lines.
-    """
-    for axis, kind in zip(axes, ("sequential", "reference"), strict=False):
-        for _, profile in profiles:
-            values = getattr(profile, kind)[:-1]
-            logs = np.log10(values, where=values > 0, out=np.full(len(values), np.nan))
-            axis.plot(profile.share[:-1], logs, color=color, linewidth=0.5, alpha=0.25)
-        axis.plot(*mean_profile([profile for _, profile in profiles], kind), color=color, linewidth=1.6, label=name)
-    axes[2].plot(*zip(*((i, p.monotonic_share) for i, p in profiles), strict=True), ".", color=color, label=name)
-
-
-def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
-    """Draw the KL profiles of runs. Runs that differ only in their seed have the same color.
+    Runs that differ only in their seed have the same color.
 
     Raises:
         ConfigError: see `plot_curves`.
@@ -187,8 +171,16 @@ def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
     figure, axes = new_figure(1, 3, height=2.8)
     groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
     for i, (name, members) in enumerate(groups.items()):
-        profiles = [pair for run in members for pair in read_profiles(run.directory).items()]
-        draw_profiles(axes, profiles, name, COLORS[i % len(COLORS)])
+        color, recorded = COLORS[i % len(COLORS)], [read_profiles(run.directory) for run in members]
+        profiles = [profile for by_iteration in recorded for profile in by_iteration.values()]
+        for axis, kind in zip(axes, ("sequential", "reference"), strict=False):
+            for profile in profiles:
+                values = getattr(profile, kind)[:-1]
+                logs = np.log10(values, where=values > 0, out=np.full(len(values), np.nan))
+                axis.plot(profile.share[:-1], logs, color=color, linewidth=0.5, alpha=0.25)
+            axis.plot(*mean_profile(profiles, kind), color=color, linewidth=1.6, label=name)
+        iterations = [iteration for by_iteration in recorded for iteration in by_iteration]
+        axes[2].plot(iterations, [p.monotonic_share for p in profiles], ".", color=color, label=name)
     label(axes[0], "share of the update's data", "log₁₀ nats", "sequential KL(next policy ‖ this)")
     label(axes[1], "share of the update's data", "log₁₀ nats", "reference KL(last policy ‖ this)")
     label(axes[2], "iteration", "share of steps", "steps at which the reference KL falls")

@@ -41,7 +41,7 @@ REFUSED = [
     ({"device": "tpu"}, r"--device is tpu; use cpu or cuda"),
     ({"workers": 0, "learning": "sharded"}, r"--learning sharded needs workers, but --workers is 0"),
     ({"device": "cuda", "learning": "sharded"}, r"but it is cuda; use --learning central"),
-    ({"device": "cuda", "portable": True}, r"--portable needs --device cpu .*; leave out --portable"),
+    ({"device": "cuda", "portable": True}, r"--portable needs --device cpu .*; leave it out"),
     ({"env_backend": "envpool", "portable": True}, r"no --env-backend envpool, which differ between processors"),
     ({"env_block": 3}, r"--num-envs 16 is not a multiple of --env-block 3"),
     ({"objective": "penalty", "ratio": "per-dimension"}, r"--ratio per-dimension has no effect with --objective pen"),
