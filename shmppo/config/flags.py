@@ -119,12 +119,7 @@ def parse_start(
     given = {name: fields[name] for name in named if name in fields}
     if fields["env"] == base["env"] and given.get("env_kwargs"):
         fields["env_kwargs"] = base["env_kwargs"] | given["env_kwargs"]
-    try:
-        config = TrainConfig(**fields)
-    except ConfigError as error:
-        if file is None:
-            raise
-        raise ConfigError(f"{option} {file} with the flags of the command line: {error}") from error
+    config = TrainConfig(**fields)
     # A file of flags is trusted like the command line that names it. The config.json of a run is not.
     if file is not None and (option == "--init-from" or _is_of_run(_read(file, option))):
         used = {name: fields[name] for name in from_file}

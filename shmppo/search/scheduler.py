@@ -137,19 +137,14 @@ class Scheduler:
             The objective of each trial that has not failed; None if the search stops before that is known.
         """
         runs = {trial: self._runs(trial.number, config, rung) for trial, config in configs.items()}
-        results: dict[TrialRun, RunResult] = {}
         values: dict[Trial, float] = {}
         waiting = deque[TrialRun]()
         ended = [run for members in runs.values() for run in members]  # perhaps, if the search was interrupted
         try:
             while True:
-                for run in ended:
-                    if (result := run.result()) is not None:
-                        results[run] = result
-                    else:
-                        waiting.append(run)
+                waiting.extend(run for run in ended if run.result() is None)
                 for trial in [trial for trial, members in runs.items() if set(members) & set(ended)]:
-                    reached = [results[run] for run in runs[trial] if run in results]
+                    reached = [result for run in runs[trial] if (result := run.result()) is not None]
                     if failures := [result.failure for result in reached if result.failure]:
                         self._study.fail(trial, failures[0], env_steps=sum(run.steps for run in runs.pop(trial)))
                     elif len(reached) == self._options.seeds:
@@ -168,27 +163,19 @@ class Scheduler:
     def _runs(self, number: int, config: TrainConfig, rung: int) -> list[TrialRun]:
         """Return the runs of a trial, one per seed."""
         iterations = -(-config.iterations // self._options.eta ** (self._options.rungs - 1 - rung))
-        directory = self._trials_directory / f"{number:04d}"
-        seeds = [self._base.seed + k for k in range(self._options.seeds)]
+        configs = [dataclasses.replace(config, seed=self._base.seed + k) for k in range(self._options.seeds)]
+        directory, objective = self._trials_directory / f"{number:04d}", self._options.objective
         return [
-            TrialRun(
-                number, dataclasses.replace(config, seed=seed), iterations, directory / f"seed-{seed}",
-                objective=self._options.objective,
-            )
-            for seed in seeds
-        ]  # fmt: skip
+            TrialRun(number, own, iterations, directory / f"seed-{own.seed}", objective=objective) for own in configs
+        ]
 
     def _report(self, trial: Trial, rung: int, runs: Sequence[TrialRun], results: Sequence[RunResult]) -> float:
         """Report the objective of a trial at a rung: the interquartile mean over its seeds."""
         values = [result.value for result in results]
-        attributes = {
-            "iteration": runs[0].iterations,
-            "env_steps": sum(run.steps for run in runs),
-            "values": values,
-            "weights_hashes": [result.weights_hash for result in results],
-        }
-        for name, value in attributes.items():
-            trial.set_user_attr(name, value)
+        trial.set_user_attr("iteration", runs[0].iterations)
+        trial.set_user_attr("env_steps", sum(run.steps for run in runs))
+        trial.set_user_attr("values", values)
+        trial.set_user_attr("weights_hashes", [result.weights_hash for result in results])
         objective = float(interquartile_mean(np.array(values)[:, None])[0])
         trial.report(objective, rung)  # the rung is Optuna's step, so that Optuna compares trials at the same rung
         return objective
