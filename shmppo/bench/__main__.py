@@ -9,7 +9,7 @@ import importlib
 import inspect
 import sys
 
-from shmppo.bench.options import INTERRUPTED, Scaling, Throughput
+from shmppo.bench.options import Scaling, Throughput
 from shmppo.config.checks import nearest, require
 from shmppo.config.command_line import HELP_FLAGS, parse
 from shmppo.errors import run_command
@@ -35,7 +35,7 @@ def usage() -> str:
 
 def main() -> int:
     """Parse the command line and run the benchmark; returns the exit code."""
-    return run_command(_measure, INTERRUPTED)
+    return run_command(_measure, "interrupted; the unfinished measurement is discarded")
 
 
 def _measure() -> None:

@@ -17,7 +17,6 @@ from shmppo.config.train_config import TrainConfig, field_types
 
 Learning = Literal["central", "sharded"]
 Mode = Literal["strong", "weak", "envs"]
-INTERRUPTED = "interrupted; the unfinished measurement is discarded"
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def parse_start(
     """
     name = option_value(arguments, "--preset")
     option, file = _config_file(arguments, inherit=name is None and default is None)
-    from_file = read_config_file(file, option) if file is not None else {}
+    from_file, of_run = ({}, False) if file is None else read_config_file(file, option)
     base = (default or TrainConfig()).fields()
     if name is not None:
         env = option_value(arguments, "--env") or from_file.get("env", base["env"])
@@ -121,15 +121,10 @@ def parse_start(
         fields["env_kwargs"] = base["env_kwargs"] | given["env_kwargs"]
     config = TrainConfig(**fields)
     # A file of flags is trusted like the command line that names it. The config.json of a run is not.
-    if file is not None and (option == "--init-from" or _is_of_run(_read(file, option))):
+    if file is not None and (option == "--init-from" or of_run):
         used = {name: fields[name] for name in from_file}
         check_trust(used, file, (*parsed.start.trust, *modules_of(given)))
     return config, parsed.start
-
-
-def _is_of_run(content: Any) -> bool:
-    """Whether the content of a file is that of a run's config.json."""
-    return isinstance(content, dict) and isinstance(content.get("config"), dict)
 
 
 def _config_file(arguments: Sequence[str], *, inherit: bool) -> tuple[str, Path | None]:
@@ -160,18 +155,22 @@ def option_value(arguments: Sequence[str], option: str) -> str | None:
     return found
 
 
-def read_config_file(path: Path, option: str) -> dict[str, Any]:
+def read_config_file(path: Path, option: str) -> tuple[dict[str, Any], bool]:
     """Read fields of a configuration from a YAML or JSON file, or from a run's config.json.
 
     Args:
         path: the file.
         option: the option that names the file, for error messages.
 
+    Returns:
+        The fields, and whether the file is that of a run.
+
     Raises:
         ConfigError: if the file cannot be read, is not a mapping, or contains an unknown field.
     """
     content = read_mapping(path, option)
-    if _is_of_run(content):
+    of_run = isinstance(content.get("config"), dict)
+    if of_run:
         own_fields = fields_with(TrainConfig, inherited=False)
         content = {k: v for k, v in content["config"].items() if k not in own_fields}
         if content.get("anneal_steps") == content.get("total_steps"):
@@ -181,7 +180,7 @@ def read_config_file(path: Path, option: str) -> dict[str, Any]:
         if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
             content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
     try:
-        return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()})
+        return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()}), of_run
     except ConfigError as error:
         raise ConfigError(f"{option} {path}: {error}") from error
 
@@ -196,37 +195,37 @@ def read_mapping(path: Path, option: str) -> dict[str, Any]:
     Raises:
         ConfigError: if it cannot be read, or if it is not a mapping.
     """
-    content = _read(path, option)
-    if not isinstance(content, dict):
-        raise ConfigError(f"{option} {path} is not a mapping of names to values; write one `name: value` per line")
-    return content
-
-
-def _read(path: Path, option: str) -> Any:
-    """Parse a JSON or YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option} {path} cannot be read ({error}); name a YAML or JSON file") from error
     try:
-        return json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         if path.suffix == ".json" or not isinstance(error, json.JSONDecodeError):
             raise ConfigError(f"{option} {path} is not JSON ({error}); correct it") from error
+        content = _read_yaml(text, f"{option} {path}")
+    require(isinstance(content, dict), f"{option} {path} is not a mapping; write one `name: value` per line")
+    return content  # type: ignore[no-any-return]
+
+
+def _read_yaml(text: str, where: str) -> Any:
+    """Parse a YAML text."""
     try:
         import yaml
     except ImportError as error:
-        raise ConfigError(f"{option} {path} needs pyyaml; pip install 'shmppo[yaml]', or write JSON") from error
+        raise ConfigError(f"{where} needs pyyaml; pip install 'shmppo[yaml]', or write JSON") from error
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        size = 0 if root is None else _expanded_size(root, {})
         require(
-            root is None or _expanded_size(root, {}) <= MOST_VALUES,
-            f"{option} {path} has aliases that stand for more than {MOST_VALUES:,} values; write the values out",
+            size <= MOST_VALUES,
+            f"{where} has aliases that stand for more than {MOST_VALUES:,} values; write the values out",
         )
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, IndexError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{option} {path} is neither JSON nor YAML ({reason}); correct it") from error
+        raise ConfigError(f"{where} is neither JSON nor YAML ({reason}); correct it") from error
 
 
 def _expanded_size(node: Any, sizes: dict[int, float]) -> float:

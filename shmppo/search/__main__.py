@@ -6,12 +6,12 @@ import importlib.util
 import sys
 
 from shmppo.errors import ConfigError, run_command
-from shmppo.search.options import INTERRUPTED, parse_search
+from shmppo.search.options import parse_search
 
 
 def main() -> int:
     """Run the command and return its exit code."""
-    return run_command(_search, INTERRUPTED)
+    return run_command(_search, "interrupted; continue the search with the same command")
 
 
 def _search() -> None:

@@ -17,7 +17,6 @@ from shmppo.config.trust import Trusted
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
-INTERRUPTED = "interrupted; continue the search with the same command"
 SET_BY_SEARCH = {*fields_with(TrainConfig, set_by_search=True), *fields_with(SourceOptions, set_by_search=True)}
 """Fields of the training configuration that the search sets itself."""
 

@@ -50,7 +50,7 @@ def test_the_configuration_file_of_a_run_configures_another_run(tmp_path: Path) 
 FILES_REFUSED: list[tuple[str, str, str]] = [
     ("a.json", "{", r"--config .*a\.json is not JSON .*; correct it"),
     ("a.yaml", "a: [", r"--config .*a\.yaml is neither JSON nor YAML .*; correct it"),
-    ("a.yaml", "- 1", r"--config .*a\.yaml is not a mapping of names to values; write one"),
+    ("a.yaml", "- 1", r"--config .*a\.yaml is not a mapping; write one"),
     ("a.yaml", "num_evns: 3", r"there is no field num_evns \(did you mean num_envs\?\)"),
     ("a.yaml", "num_envs: many", r"--num-envs is 'many'; it must be int"),
     ("a.yaml", "num_envs: 2.5", r"--num-envs is 2\.5; it must be int"),
