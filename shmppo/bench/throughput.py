@@ -172,16 +172,12 @@ def text(result: dict[str, Any]) -> str:
     """Format the result of `report` for printing."""
     whole = sum(result["phase_seconds"].values())
     used = result["utilization"]
+    times = {**result["phase_seconds"], "signals to workers": result["sync_seconds"]}
     lines = [
         f"{result['env']}, {result['num_envs']} environments, {result['workers']} workers, {result['shards']} shards",
         f"{result['cores']} cores of {result['processor']}",
         f"steps per second      {result['steps_per_second']:10,.0f}",
-    ]
-    for phase in PHASES:
-        seconds = result["phase_seconds"][phase]
-        lines.append(f"  {phase:<20}{seconds * 1e3:10.2f} ms {seconds / whole:6.1%}")
-    lines += [
-        f"signals to workers    {result['sync_seconds'] * 1e3:10.2f} ms {result['sync_seconds'] / whole:6.1%}",
+        *(f"  {name:<20}{seconds * 1e3:10.2f} ms {seconds / whole:6.1%}" for name, seconds in times.items()),
         f"wait for slowest worker {result['straggler_wait']:8.1%} of the sampling time",
         f"cores in use          {used['sampling']:10.0%} while sampling, {used['learning']:.0%} or more while learning",
         f"peak memory           {result['peak_memory_bytes'] / 2**20:10.0f} MiB, all processes together",

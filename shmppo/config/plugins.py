@@ -6,10 +6,9 @@ import ast
 import importlib
 import types
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from shmppo.config.checks import nearest, require
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -54,9 +53,8 @@ def import_module(name: str, where: str) -> types.ModuleType:
         reraise_ctrl_c(error)
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
-            local = nearest(name, (path.stem for path in Path().glob("*.py")))
             raise ConfigError(
-                f"{where}: there is no module {missing}{local}; install it, or run in the directory that contains it"
+                f"{where}: there is no module {missing}; install it, or run in the directory that contains it"
             ) from error
         raise ConfigError(
             f"{where}: the import of {name} raised {describe_error(error)}; correct the module",
