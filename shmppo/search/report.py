@@ -59,15 +59,14 @@ def picture(count: int, trials: Sequence[FrozenTrial], running: Sequence[TrialRu
         progress = f"iteration {len(run.rows())} of {run.iterations}  cores {', '.join(map(str, run.cores))}"
         lines.append(f"  trial {run.trial}  seed {run.config.seed}  {progress}")
     table = Table("trial", "state", "steps", "objective", "options", box=None, header_style="")
-    for column in table.columns:
+    for column in table.columns[:-1]:  # the options are wrapped
         column.no_wrap = True
-        column.justify = "right" if column.header in ("trial", "steps", "objective") else "left"
     for trial in ranking(trials)[:ROWS]:
         value = number(trial_value(trial) or 0.0)
         trained = f"{trial.user_attrs.get('env_steps', 0):,}"
         options = " ".join(f"{name}={short(value)}" for name, value in trial.params.items())
         table.add_row(str(trial.number), STATES[trial.state], trained, value, Text(options))
-    return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), table)
+    return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), table, "")
 
 
 def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path) -> None:
