@@ -15,10 +15,6 @@ import numpy as np
 
 from shmppo.errors import ConfigError
 
-_KINDS = ("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay", "attend", "gate")
-KINDS = {name: kind for kind, name in enumerate(_KINDS)}
-ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2}
-SKIP, SET, ADD = range(3)
 VARIANTS = ("avx512bf16", "avx512", "avx2", "neon", "generic")
 """The variants of the kernels, the fastest first."""
 
@@ -101,7 +97,14 @@ def supported_variants() -> list[str]:
     if path is None:
         return []
     library = ctypes.CDLL(str(path))
-    if library.structure_bytes_generic() != ctypes.sizeof(Layer) + ctypes.sizeof(Batch):
+    expected = []
+    for kind in (Layer, Batch):
+        expected += [getattr(kind, name).offset for name, _ in kind._fields_] + [ctypes.sizeof(kind)]
+    found = []
+    if hasattr(library, "structure_offset_generic"):
+        offset = _function(library, "structure_offset_generic", ctypes.c_int64, ctypes.c_int)
+        found = [offset(i) for i in range(len(expected) + 1)]
+    if found != [*expected, -1]:
         raise ConfigError(f"the library in {_DIRECTORY} is of another version of shmppo; run `pip install -e .` again")
     compiled = [name for name in VARIANTS if hasattr(library, f"is_supported_{name}")]
     return [name for name in compiled if getattr(library, f"is_supported_{name}")()]
@@ -113,3 +116,10 @@ def kernels(variant: str | None = None) -> Kernels:
     if not supported_variants():
         raise ConfigError(f"{_DIRECTORY} has no compiled kernels; run `pip install -e .` with a C compiler")
     return Kernels(variant or supported_variants()[0])
+
+
+@functools.cache
+def constants() -> dict[str, int]:
+    """Return the kinds of layers, activations, uses of results, and functions of kernels.h, by name in lower case."""
+    texts = _function(ctypes.CDLL(str(_library_path())), "constants_generic", ctypes.c_char_p, ctypes.c_int)
+    return {name: value for i in range(4) for value, name in enumerate(texts(i).decode().lower().split())}

@@ -1,4 +1,12 @@
 /* The layers of the core `gtrxl` alone: attention to the last steps, and gates. */
+#ifndef SHMPPO_ATTENTION_H
+#define SHMPPO_ATTENTION_H
+
+#include "kernels.h"
+#include "layers.h"
+#include "products.h"
+#include "recurrent.h"
+#include "vectors.h"
 
 enum { STEPS_AT_ONCE = 32 };
 
@@ -20,18 +28,20 @@ static int64_t attention(const Layer *l, int64_t rows, Attention *a) {
     int64_t A = l->heads, H = l->outputs / A, K = l->inputs / A - H - 1;
     int64_t seen = K + STEPS_AT_ONCE, columns = A * STEPS_AT_ONCE;
     int64_t by_content = panels(columns) * PANEL * H, by_values = panels(H) * PANEL * columns;
-    *a = (Attention){.A = A, .H = H, .K = K, .scale = 1.0f / sqrtf((float)(H / A)), .row = (int64_t *)l->memory};
-    a->ascending = a->row + rows;
-    a->keys = (float *)(a->ascending + seen);
-    a->by_keys = a->keys + seen * H;
-    a->weights = a->by_keys + seen * H;
-    a->by_weights = a->weights + seen * columns;
-    a->queries = a->by_weights + seen * columns;
-    a->results = a->queries + columns * H;
-    a->packed = a->results + columns * H;
-    a->scratch = a->packed + (by_content > by_values ? by_content : by_values);
-    for (int64_t i = 0; l->memory && i < seen; i++) a->ascending[i] = i;
-    return a->scratch + ROWS_AT_ONCE * panels(H) * PANEL - l->memory;
+    Arena arena = {l->memory, 0};
+    *a = (Attention){.A = A, .H = H, .K = K, .scale = 1.0f / sqrtf((float)(H / A))};
+    a->row = (int64_t *)reserve(&arena, 2 * rows);
+    a->ascending = (int64_t *)reserve(&arena, 2 * seen);
+    a->keys = reserve(&arena, seen * H);
+    a->by_keys = reserve(&arena, seen * H);
+    a->weights = reserve(&arena, seen * columns);
+    a->by_weights = reserve(&arena, seen * columns);
+    a->queries = reserve(&arena, columns * H);
+    a->results = reserve(&arena, columns * H);
+    a->packed = reserve(&arena, by_content > by_values ? by_content : by_values);
+    a->scratch = reserve(&arena, ROWS_AT_ONCE * panels(H) * PANEL);
+    for (int64_t i = 0; a->ascending && i < seen; i++) a->ascending[i] = i;
+    return arena.used;
 }
 
 /* Find the rows of sequence j. Returns its length. */
@@ -196,7 +206,9 @@ static void gate_backward(const Layer *l, const Batch *batch) {
     int32_t active;
     Batch one = one_step(batch, &active);
     gru_backward(l, &one);
-    Memory m = memory_of(l, one.rows, one.sequences);
+    Memory m = memory_of(l, &one);
     multiply((Rows){m.gates.at + l->outputs, 4 * l->outputs}, one.rows, gru_state_weights(l), 3 * l->outputs, l->outputs,
              m.by_h.at, l->outputs, l->bf16, l->by_state);
 }
+
+#endif

@@ -12,24 +12,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shmppo.kernels import kernels, supported_variants
+from shmppo.kernels import constants, kernels, supported_variants
 
 
-def _elementwise(number: int, fallback: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-    """Apply a function of network.c, given by its number, to each element. Without kernels, apply the fallback."""
+def _elementwise(name: str, fallback: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Apply a function of network.c, given by its constant, to each element. Without kernels, apply the fallback."""
     if x.dtype != np.float32 or not supported_variants():
         return fallback(x)
     source = np.ascontiguousarray(x)
     result = np.empty(x.shape, np.float32)
-    kernels().apply_function(number, source.ctypes.data, result.ctypes.data, source.size)
+    kernels().apply_function(constants()[name], source.ctypes.data, result.ctypes.data, source.size)
     return result
 
 
-exp = functools.partial(_elementwise, 0, np.exp)
-tanh = functools.partial(_elementwise, 1, np.tanh)
-sigmoid = functools.partial(_elementwise, 2, lambda x: 0.5 * np.tanh(0.5 * x) + 0.5)
-log = functools.partial(_elementwise, 3, np.log)
-softplus = functools.partial(_elementwise, 4, lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+exp = functools.partial(_elementwise, "of_exp", np.exp)
+tanh = functools.partial(_elementwise, "of_tanh", np.tanh)
+sigmoid = functools.partial(_elementwise, "of_sigmoid", lambda x: 0.5 * np.tanh(0.5 * x) + 0.5)
+log = functools.partial(_elementwise, "of_log", np.log)
+softplus = functools.partial(_elementwise, "of_softplus", lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
 
 
 def norm(x: np.ndarray) -> float:

@@ -24,9 +24,16 @@
 
 #include <stdint.h>
 
-enum { INPUT, LINEAR, LAYER_NORM, LSTM, GRU, SCAN, DELAY, ATTEND, GATE };
-enum { IDENTITY, TANH, RELU };
-enum { SKIP, SET, ADD }; /* what to do with a result: not needed, write, or add to the memory */
+/* Constants that Python finds by their names (see CONSTANTS in network.c). */
+#define KINDS(X) X(INPUT) X(LINEAR) X(LAYER_NORM) X(LSTM) X(GRU) X(SCAN) X(DELAY) X(ATTEND) X(GATE)
+#define ACTIVATIONS(X) X(IDENTITY) X(TANH) X(RELU)
+#define RESULTS(X) X(SKIP) X(SET) X(ADD) /* what to do with a result: not needed, write, or add to the memory */
+#define FUNCTIONS(X) X(OF_EXP) X(OF_TANH) X(OF_SIGMOID) X(OF_LOG) X(OF_SOFTPLUS)
+#define ENUMERATOR(name) name,
+enum { KINDS(ENUMERATOR) };
+enum { ACTIVATIONS(ENUMERATOR) };
+enum { RESULTS(ENUMERATOR) };
+enum { FUNCTIONS(ENUMERATOR) };
 
 typedef struct {
     float *at;

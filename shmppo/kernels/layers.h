@@ -1,6 +1,30 @@
 /* Layers without a recurrent state: input, linear, layer normalization. */
+#ifndef SHMPPO_LAYERS_H
+#define SHMPPO_LAYERS_H
+
+#include "kernels.h"
+#include "products.h"
+#include "vectors.h"
 
 INLINE Rows after(Rows rows, int64_t count) { return (Rows){rows.at + count * rows.stride, rows.stride}; }
+
+/* The memory of a layer, divided among arrays. Without memory, only its size is counted. */
+typedef struct {
+    float *memory;
+    int64_t used;
+} Arena;
+
+INLINE float *reserve(Arena *arena, int64_t count) {
+    float *begin = arena->memory ? arena->memory + arena->used : NULL;
+    arena->used += count;
+    return begin;
+}
+
+/* Floats that `gradients` needs. */
+INLINE int64_t scratch_size(const Layer *l) {
+    int64_t widest = l->inputs > l->outputs ? l->inputs : l->outputs;
+    return l->trains ? ROWS_AT_ONCE * panels(widest) * PANEL : 0;
+}
 
 /* Normalize observations: (x − mean)·scale, at least −10 and at most 10. `weight` is the mean, `bias` the scale. */
 static void input_forward(const Layer *l, const Batch *batch) {
@@ -57,8 +81,6 @@ static void linear_backward(const Layer *l, const Batch *batch) {
         multiply(l->by_y, batch->rows, l->packed + panels(l->outputs) * PANEL * l->inputs, l->outputs, l->inputs,
                  l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->bf16, l->by_x);
 }
-
-enum { PARTS = 16 };
 
 /* The sum of a row's products a·b in the order that kernels.h states; b NULL: of a. */
 static float sum_units(const float *a, const float *b, int64_t count) {
@@ -119,3 +141,5 @@ static void norm_backward(const Layer *l, const Batch *batch) {
         }
     }
 }
+
+#endif

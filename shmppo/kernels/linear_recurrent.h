@@ -1,4 +1,12 @@
 /* Linear recurrences: of the cores `lru` and `lmu`, whose other parts are linear layers. */
+#ifndef SHMPPO_LINEAR_RECURRENT_H
+#define SHMPPO_LINEAR_RECURRENT_H
+
+#include "kernels.h"
+#include "layers.h"
+#include "products.h"
+#include "recurrent.h"
+#include "vectors.h"
 
 /* Each unit has a complex number h ← λ·h + γ·x. x and y have the real parts of H units, then the imaginary parts.
  * `weight` has Re λ, Im λ, and γ, [H] each; state[0] and state[1] are the real and the imaginary parts. */
@@ -113,3 +121,5 @@ static void delay_backward(const Layer *l, const Batch *batch) {
         if (t) multiply((Rows){by_y, D}, rows * K, l->packed + panels(D) * PANEL * D, D, D, NULL, 0, 0, (Rows){l->memory, D});
     }
 }
+
+#endif

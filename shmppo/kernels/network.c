@@ -1,4 +1,6 @@
 /* The layers of a network, for one kind of processor. Compiled once for each, with -DVARIANT=… */
+#include <stddef.h>
+
 #include "kernels.h"
 #include "vectors.h"
 #include "products.h"
@@ -25,15 +27,15 @@ int64_t NAME(packed_size, VARIANT)(const Layer *l) {
 
 /* Floats of `memory` for batches of at most so many rows and sequences. */
 int64_t NAME(memory_size, VARIANT)(const Layer *l, int64_t rows, int64_t sequences) {
-    int64_t widest = l->inputs > l->outputs ? l->inputs : l->outputs, scratch = l->trains ? ROWS_AT_ONCE * panels(widest) * PANEL : 0;
-    Attention unused;
+    Attention attended;
+    Memory recurrent;
     switch (l->kind) {
-        case LINEAR: return scratch;
+        case LINEAR: return scratch_size(l);
         case LAYER_NORM: return rows * (l->outputs + 1);
-        case LSTM: return (7 * rows + 2 * sequences) * l->outputs + scratch;
-        case GRU: return (5 * rows + sequences) * l->outputs + scratch;
-        case GATE: return 6 * rows * l->outputs + scratch;
-        case ATTEND: return attention(l, rows, &unused);
+        case LSTM:
+        case GRU: return recurrent_memory(l, rows, sequences, &recurrent);
+        case GATE: return recurrent_memory(l, rows, rows, &recurrent);
+        case ATTEND: return attention(l, rows, &attended);
         case SCAN: return (sequences + rows) * l->outputs;
         case DELAY: return sequences * l->outputs;
         default: return 0;
@@ -71,8 +73,29 @@ void NAME(backward, VARIANT)(const Layer *layers, int count, const Batch *batch)
         if (kinds[l->kind].backward) kinds[l->kind].backward(l, batch);
 }
 
-/* Size of the structures. Python compares it with its own, to find a library of another version. */
-int NAME(structure_bytes, VARIANT)(void) { return sizeof(Layer) + sizeof(Batch); }
+/* The offset of each field of both structures and their sizes, in this order; −1 after the last one. Python compares them
+ * with its own, to find a library of another version. */
+int64_t NAME(structure_offset, VARIANT)(int i) {
+#define OF_LAYER(field) offsetof(Layer, field)
+#define OF_BATCH(field) offsetof(Batch, field)
+    static const int64_t offsets[] = {
+        OF_LAYER(kind), OF_LAYER(activation), OF_LAYER(inputs), OF_LAYER(outputs), OF_LAYER(bf16), OF_LAYER(into_y),
+        OF_LAYER(into_by_x), OF_LAYER(writes_state), OF_LAYER(trains), OF_LAYER(heads), OF_LAYER(x), OF_LAYER(y),
+        OF_LAYER(by_x), OF_LAYER(by_y), OF_LAYER(state), OF_LAYER(by_state), OF_LAYER(weight), OF_LAYER(bias),
+        OF_LAYER(state_weight), OF_LAYER(state_bias), OF_LAYER(by_weight), OF_LAYER(by_bias),
+        OF_LAYER(by_state_weight), OF_LAYER(by_state_bias), OF_LAYER(packed), OF_LAYER(memory), sizeof(Layer),
+        OF_BATCH(rows), OF_BATCH(steps), OF_BATCH(sequences), OF_BATCH(active), OF_BATCH(index), OF_BATCH(shards),
+        OF_BATCH(first_shard), OF_BATCH(order), OF_BATCH(bounds), OF_BATCH(gradient_stride), sizeof(Batch),
+    };
+    return i < (int)(sizeof offsets / sizeof *offsets) ? offsets[i] : -1;
+}
+
+/* The names of the constants of kernels.h, separated by spaces. Their values count from 0 within each list. */
+const char *NAME(constants, VARIANT)(int list) {
+#define WORD(name) #name " "
+    static const char *const lists[] = {KINDS(WORD), ACTIVATIONS(WORD), RESULTS(WORD), FUNCTIONS(WORD)};
+    return lists[list];
+}
 
 /* Whether this processor can execute the variant. */
 int NAME(is_supported, VARIANT)(void) {
@@ -93,23 +116,23 @@ void NAME(apply_function, VARIANT)(int function, const float *x, float *y, int64
     FOR_VECTORS(i, count) {
         Vector v = load_part(x + i, count - i), result;
         switch (function) {
-            case 0: result = choose(v > 87.0f, all(INFINITY), choose(v < -87.0f, all(0.0f), v_exp(v))); break;
-            case 1: result = v_tanh(v); break;
-            case 2: result = v_sigmoid(v); break;
-            case 3: result = v_log(v); break;
+            case OF_EXP: result = choose(v > 87.0f, all(INFINITY), choose(v < -87.0f, all(0.0f), v_exp(v))); break;
+            case OF_TANH: result = v_tanh(v); break;
+            case OF_SIGMOID: result = v_sigmoid(v); break;
+            case OF_LOG: result = v_log(v); break;
             default: result = v_softplus(v);
         }
         store_part(y + i, result, count - i);
     }
 }
 
-/* The L2 norm of x. Element i is added to partial sum i mod 16. */
+/* The L2 norm of x. Element i is added to partial sum i mod PARTS. */
 double NAME(norm, VARIANT)(const float *x, int64_t count) {
-    double sums[16] = {0}, sum = 0.0;
+    double sums[PARTS] = {0}, sum = 0.0;
     int64_t i = 0;
-    for (; i + 16 <= count; i += 16)
-        for (int k = 0; k < 16; k++) sums[k] += (double)x[i + k] * x[i + k];
+    for (; i + PARTS <= count; i += PARTS)
+        for (int k = 0; k < PARTS; k++) sums[k] += (double)x[i + k] * x[i + k];
     for (int k = 0; i + k < count; k++) sums[k] += (double)x[i + k] * x[i + k];
-    for (int k = 0; k < 16; k++) sum += sums[k];
+    for (int k = 0; k < PARTS; k++) sum += sums[k];
     return sqrt(sum);
 }

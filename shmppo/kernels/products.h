@@ -4,6 +4,12 @@
  *
  * With bf16, a float contains a pair of bfloat16, and an odd last number is paired with 0. Functions whose argument
  * `bf16` comes from a constant are inlined, so that each product is compiled for floats and for pairs. */
+#ifndef SHMPPO_PRODUCTS_H
+#define SHMPPO_PRODUCTS_H
+
+#include "kernels.h"
+#include "vectors.h"
+
 enum { PANEL = TILE_VECTORS * LANES, BLOCK = 256, ROW_BLOCK = 96, ROWS_AT_ONCE = 128, GROUP = 4 };
 
 INLINE int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
@@ -198,3 +204,5 @@ static void gradients(const Batch *batch, Rows by_y, Rows x, int64_t m, int64_t 
         if (bias) sum_rows(by_y, chosen, rows, m, bias + offset);
     }
 }
+
+#endif

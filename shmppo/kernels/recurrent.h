@@ -1,4 +1,11 @@
 /* Recurrent layers. The rows of step t − 1 that belong to the sequences of step t are its first ones. */
+#ifndef SHMPPO_RECURRENT_H
+#define SHMPPO_RECURRENT_H
+
+#include "kernels.h"
+#include "layers.h"
+#include "products.h"
+#include "vectors.h"
 
 /* What the recurrence of a layer reads before step t: results of the step before, or the state before the batch. */
 INLINE Rows before_step(const Layer *l, const Batch *batch, int part, Rows results, int64_t begin, int t) {
@@ -18,16 +25,24 @@ typedef struct {
     float *scratch;
 } Memory;
 
-static Memory memory_of(const Layer *l, int64_t rows, int64_t sequences) {
+/* Divide the memory of a layer among the arrays. Returns its size in floats. */
+static int64_t recurrent_memory(const Layer *l, int64_t rows, int64_t sequences, Memory *m) {
     int64_t H = l->outputs, cells = l->kind == LSTM;
+    int64_t trained_rows = l->trains ? rows : 0, trained_sequences = l->trains ? sequences : 0;
+    Arena arena = {l->memory, 0};
+    m->gates = (Rows){reserve(&arena, rows * 4 * H), 4 * H};
+    m->c = (Rows){reserve(&arena, cells * rows * H), H};
+    m->tanh_c = (Rows){reserve(&arena, cells * rows * H), H};
+    m->h_before = (Rows){reserve(&arena, trained_rows * H), H};
+    m->by_h = (Rows){reserve(&arena, trained_sequences * H), H};
+    m->by_c = (Rows){reserve(&arena, cells * trained_sequences * H), H};
+    m->scratch = reserve(&arena, scratch_size(l));
+    return arena.used;
+}
+
+static Memory memory_of(const Layer *l, const Batch *batch) {
     Memory m;
-    m.gates = (Rows){l->memory, 4 * H};
-    m.c = (Rows){m.gates.at + rows * 4 * H, H};
-    m.tanh_c = after(m.c, cells * rows);
-    m.h_before = after(m.tanh_c, cells * rows);
-    m.by_h = after(m.h_before, l->trains ? rows : 0);
-    m.by_c = after(m.by_h, l->trains ? sequences : 0);
-    m.scratch = after(m.by_c, l->trains ? cells * sequences : 0).at;
+    recurrent_memory(l, batch->rows, batch->sequences, &m);
     return m;
 }
 
@@ -51,7 +66,7 @@ static void lstm_load(const Layer *l) {
 static void lstm_forward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, begin = 0;
     const float *packed_x = l->packed + 4 * H, *packed_h = packed_x + panels(4 * H) * PANEL * l->inputs;
-    Memory m = memory_of(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch);
     multiply(l->x, batch->rows, packed_x, l->inputs, 4 * H, l->packed, 0, l->bf16, m.gates);
     for (int t = 0; t < batch->steps; begin += batch->active[t++]) {
         int64_t rows = batch->active[t];
@@ -87,7 +102,7 @@ static void lstm_forward(const Layer *l, const Batch *batch) {
 static void lstm_backward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, begin = batch->rows;
     const float *packed_h = l->packed + 4 * H + panels(4 * H) * PANEL * (l->inputs + H);
-    Memory m = memory_of(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch);
     memset(m.by_h.at, 0, 8 * (size_t)(batch->sequences * H));
     for (int t = batch->steps - 1; t >= 0; t--) {
         int64_t rows = batch->active[t];
@@ -145,7 +160,7 @@ static void gru_forward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, begin = 0;
     const float *packed = l->packed + 3 * H, *packed_n = packed + panels(2 * H) * PANEL * l->inputs;
     const float *packed_h = packed_n + panels(H) * PANEL * l->inputs;
-    Memory m = memory_of(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch);
     Rows of_x = {m.gates.at + H, 4 * H};
     multiply(l->x, batch->rows, packed, l->inputs, 2 * H, l->packed, 0, l->bf16, of_x);
     multiply(l->x, batch->rows, packed_n, l->inputs, H, l->packed + 2 * H, 0, l->bf16, m.gates);
@@ -183,7 +198,7 @@ static void gru_backward(const Layer *l, const Batch *batch) {
     int64_t H = l->outputs, I = l->inputs, begin = batch->rows;
     const float *packed_h = gru_state_weights(l);
     const float *packed_x = packed_h + panels(H) * PANEL * 3 * H, *packed_n = packed_x + panels(I) * PANEL * 2 * H;
-    Memory m = memory_of(l, batch->rows, batch->sequences);
+    Memory m = memory_of(l, batch);
     Rows of_x = {m.gates.at + H, 4 * H};
     memset(m.by_h.at, 0, 4 * (size_t)(batch->sequences * H));
     for (int t = batch->steps - 1; t >= 0; t--) {
@@ -214,3 +229,5 @@ static void gru_backward(const Layer *l, const Batch *batch) {
     multiply(of_x, batch->rows, packed_x, 2 * H, I, l->into_by_x == ADD ? l->by_x.at : NULL, l->by_x.stride, l->bf16, l->by_x);
     multiply(m.gates, batch->rows, packed_n, H, I, l->by_x.at, l->by_x.stride, l->bf16, l->by_x);
 }
+
+#endif

@@ -1,5 +1,8 @@
 /* Vectors of LANES floats, for the processor that the compiler's options name. Only the fused multiply-add needs
  * intrinsics; all else are the vector extensions of GCC and Clang. */
+#ifndef SHMPPO_VECTORS_H
+#define SHMPPO_VECTORS_H
+
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -24,6 +27,8 @@ enum { LANES = 4, TILE_ROWS = 6, TILE_VECTORS = 4 };
 #endif
 enum { LANES = GENERIC_LANES, TILE_ROWS = 8, TILE_VECTORS = 2 };
 #endif
+
+enum { PARTS = 16 }; /* partial sums of a sum over units, and of a norm */
 
 #define INLINE static inline __attribute__((always_inline))
 typedef float Vector __attribute__((vector_size(LANES * 4)));
@@ -175,3 +180,5 @@ INLINE Vector slope(Vector y, int activation) {
 }
 
 #define FOR_VECTORS(i, count) for (int64_t i = 0; i < (count); i += LANES)
+
+#endif

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from shmppo.kernels import ACTIVATIONS, ADD, KINDS, SET, Layer, Rows, rows
+from shmppo.kernels import Layer, Rows, constants, rows
 from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
 from shmppo.models.encoders import Encoder, Mlp
@@ -85,7 +85,7 @@ class LayerBuilder:
     def derivatives_to_add_to(self, array: np.ndarray) -> np.ndarray:
         """Return the derivatives of an output, to which the backward pass will add. Append all readers first."""
         if (last := self._readers.get(array.ctypes.data)) is not None:  # it runs first, and would set them
-            last.into_by_x = ADD
+            last.into_by_x = constants()["add"]
         return self._derivatives.get(array.ctypes.data, np.zeros_like(array))
 
     def _new(self, width: int) -> np.ndarray:
@@ -94,21 +94,21 @@ class LayerBuilder:
     def _add(self, kind: str, x: np.ndarray, y: np.ndarray, **fields: Any) -> None:
         """Append a layer that reads x and writes y. fields: of the layer."""
         layer = Layer(
-            kind=KINDS[kind], trains=self._gradients is not None, inputs=x.shape[1], outputs=y.shape[1],
-            x=rows(x), y=rows(y), **{"into_y": SET} | fields,
+            kind=constants()[kind], trains=self._gradients is not None, inputs=x.shape[1], outputs=y.shape[1],
+            x=rows(x), y=rows(y), **{"into_y": constants()["set"]} | fields,
         )  # fmt: skip
         by_x, by_y = (self._derivatives.get(array.ctypes.data) for array in (x, y))
         if by_y is not None:
             layer.by_y = rows(by_y)
         if by_x is not None:
-            layer.by_x, layer.into_by_x = rows(by_x), SET
+            layer.by_x, layer.into_by_x = rows(by_x), constants()["set"]
             self._read(x, layer)
         self.layers.append(layer)
 
     def _read(self, x: np.ndarray, layer: Layer) -> None:
         """Note that a layer reads x. The backward pass runs the last reader first, so the others add to its result."""
         if (earlier := self._readers.get(x.ctypes.data)) is not None:
-            earlier.into_by_x = ADD
+            earlier.into_by_x = constants()["add"]
         self._readers[x.ctypes.data] = layer
 
     def _add_with_input(
@@ -139,12 +139,12 @@ class LayerBuilder:
         activation: str = "identity",
         *,
         out: np.ndarray | None = None,
-        into: int = SET,
+        into: str = "set",
     ) -> np.ndarray:
-        """Append a linear layer, and return its outputs. out: where to write them; into: SET them, or ADD to them."""
+        """Append a linear layer, and return its outputs. out, into: where to "set" them, or "add" to."""
         y = self._new(layer.out_features) if out is None else out
         weights = self._parameters(layer.weight, layer.bias)
-        self._add("linear", x, y, activation=ACTIVATIONS[activation], into_y=into, **weights)
+        self._add("linear", x, y, activation=constants()[activation], into_y=constants()[into], **weights)
         return y
 
     def encoder(
@@ -170,7 +170,7 @@ class LayerBuilder:
                 hidden = self.linear(x, linear)
                 x = self._new(linear.out_features)
                 weights = self._parameters(norm.weight, norm.bias)
-                self._add("layer_norm", hidden, x, activation=ACTIVATIONS[network.activation], **weights)
+                self._add("layer_norm", hidden, x, activation=constants()[network.activation], **weights)
             else:
                 x = self.linear(x, linear, network.activation)
         return x
@@ -201,7 +201,7 @@ class LayerBuilder:
                 signals, memory = self.linear(x, layer.signals), self._new(SIGNALS * layer.memory.order)
                 self._add("delay", signals, memory, **fields)
                 y = self.linear(x, layer.from_input)
-                x = self.linear(memory, layer.from_memory, "tanh", out=y, into=ADD)
+                x = self.linear(memory, layer.from_memory, "tanh", out=y, into="add")
             else:
                 assert isinstance(core, (nn.LSTM, nn.GRU))
                 names = [f"{name}_l{i}" for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
@@ -219,7 +219,7 @@ class LayerBuilder:
         fields |= {"weight": scan.factors.ctypes.data, "by_weight": scan.by_factors.ctypes.data}
         self._add("scan", inputs, memory, **fields)
         y = self.linear(x, layer.from_input)
-        return self.linear(memory, layer.from_state, "tanh", out=y, into=ADD)
+        return self.linear(memory, layer.from_state, "tanh", out=y, into="add")
 
     def _gtrxl_layer(self, layer: GtrxlLayer, x: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
         attention, hidden = layer.attention, x.shape[1]

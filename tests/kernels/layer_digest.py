@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import shmppo.kernels
-from shmppo.kernels import ADD, KINDS, SET, SKIP, Batch, Kernels, Layer, Rows, rows
+from shmppo.kernels import Batch, Kernels, Layer, Rows, constants, rows
 
+LAYERS = ("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay", "attend", "gate")
 SIZES = ((1, 1), (3, 2), (17, 33), (32, 64), (67, 5), (270, 49))
 """Inputs and outputs of layers."""
 SHARDS = 3
@@ -68,9 +69,10 @@ def run(
     width = 3 * unit if kind == "scan" else max(array.size for array in values.values()) + 5
     results = {f"by_{name}": np.full((SHARDS + 1, width), 7, np.float32) for name in shapes}
     layer = Layer(
-        kind=KINDS[kind], activation=option % 3, inputs=inputs, outputs=outputs, trains=trains, bf16=bf16,
-        into_y=ADD if kind == "linear" and option == 1 else SET,
-        into_by_x=(SET, ADD, SKIP)[option] if kind in ("linear", "lstm", "gru") else SET, writes_state=len(active) == 1,
+        kind=constants()[kind], activation=option % 3, inputs=inputs, outputs=outputs, trains=trains, bf16=bf16,
+        into_y=constants()["add" if kind == "linear" and option == 1 else "set"],
+        into_by_x=constants()[("set", "add", "skip")[option if kind in ("linear", "lstm", "gru") else 0]],
+        writes_state=len(active) == 1,
         x=rows(x), y=rows(y), by_x=rows(by_x), by_y=rows(by_y),
         state=(Rows * 2)(rows(state[:, :part]), rows(state[:, part : 2 * part])),
         **{name: array.ctypes.data for name, array in (values | results).items()},
@@ -100,7 +102,7 @@ def run(
 def main(library: str, variant: str) -> None:
     shmppo.kernels._library_path = lambda: Path(library)  # type: ignore[assignment]
     kernels, digest = Kernels(variant), hashlib.sha256()
-    for number, case in enumerate(itertools.product(KINDS, SIZES, LENGTHS)):
+    for number, case in enumerate(itertools.product(LAYERS, SIZES, LENGTHS)):
         for trains in (True, False):
             for array in run(kernels, *case, number % 3, trains):
                 assert np.isfinite(array).all(), case

@@ -21,7 +21,7 @@ from helpers import CORES, DISTRIBUTION, assert_near, random_states, small_netwo
 import shmppo.kernels
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
-from shmppo.kernels import KINDS, SET, Batch, Layer, kernels, rows, supported_variants
+from shmppo.kernels import Batch, Layer, constants, kernels, rows, supported_variants
 from shmppo.loggers.summary import summary_text
 from shmppo.models.actor_critic import ActorCritic, parameter_offsets, parameter_views
 from shmppo.models.native import NativeNetwork
@@ -198,7 +198,7 @@ def test_bf16_products_are_those_of_rounded_inputs(seed: int) -> None:
     x, weight, bias, by_y = (rng.standard_normal(shape, np.float32) for shape in shapes)
     y, by_x, by_weight, by_bias = (np.zeros_like(array) for array in (by_y, x, weight, bias))
     layer = Layer(
-        kind=KINDS["linear"], inputs=inputs, outputs=outputs, bf16=1, into_y=SET, into_by_x=SET, trains=1,
+        kind=constants()["linear"], inputs=inputs, outputs=outputs, bf16=1, into_y=1, into_by_x=1, trains=1,
         x=rows(x), y=rows(y),
         by_x=rows(by_x), by_y=rows(by_y), weight=weight.ctypes.data, bias=bias.ctypes.data,
         by_weight=by_weight.ctypes.data, by_bias=by_bias.ctypes.data,
