@@ -99,7 +99,7 @@ def supported_variants() -> list[str]:
     library = ctypes.CDLL(str(path))
     expected = []
     for kind in (Layer, Batch):
-        expected += [getattr(kind, name).offset for name, _ in kind._fields_] + [ctypes.sizeof(kind)]
+        expected += [getattr(kind, field[0]).offset for field in kind._fields_] + [ctypes.sizeof(kind)]
     found = []
     if hasattr(library, "structure_offset_generic"):
         offset = _function(library, "structure_offset_generic", ctypes.c_int64, ctypes.c_int)
