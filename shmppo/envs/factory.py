@@ -12,11 +12,10 @@ from shmppo.config.checks import flag, require
 from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView, has_agents
-from shmppo.envs.creation_errors import accepted_arguments, creation_error, imported_factory
+from shmppo.envs.creation_errors import imported_factory
 from shmppo.envs.envpool import SingleEnvPoolEnv
 from shmppo.envs.single_vector_env import SingleVectorEnv
 from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper
-from shmppo.errors import ConfigError
 from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         render_mode: Gymnasium's render mode; None for no rendering.
 
     Raises:
-        ConfigError: if a wrapper does not exist or lacks an argument, or if `--env` does not name an environment.
+        ConfigError: if a wrapper does not exist, or if `--env` does not name an environment.
         BaseException: whatever the environment's own code raises.
     """
     if config.env_backend == "envpool":
@@ -66,43 +65,17 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
 def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
     """Call the factory `module:attribute`, or create a registered environment by its id."""
     arguments = config.env_arguments(render_mode)
-    factory = imported_factory(config.env_id) if ":" in config.env_id else None
+    factory = imported_factory(config.env_id)
     if factory is not None:
-        accepted = None if render_mode is None else accepted_arguments(factory, arguments)
-        require(accepted is None, f"--env {config.env_id} cannot be rendered: {accepted}; add the argument render_mode")
         return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
-    try:
-        return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
-    except gymnasium.error.UnregisteredEnv as error:
-        raise creation_error(config.env_id, error) from error
+    return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
 
 
 def _wrap(env: gymnasium.Env, text: str) -> gymnasium.Env:
     """Wrap an environment in the wrapper that a text of `--wrappers` describes."""
     name, arguments = parse_call(text, "--wrappers")
-    wrapper = _wrapper(name)
-    try:
-        return cast(gymnasium.Env, wrapper(env, **arguments))
-    except TypeError as error:
-        accepted = accepted_arguments(wrapper, arguments, env)
-        if accepted is None:  # the wrapper's own code has raised the error
-            raise
-        raise ConfigError(
-            f"--wrappers {text}: {error} ({accepted}); write its arguments in parentheses, for example --wrappers "
-            '"TimeLimit(max_episode_steps=500)"'
-        ) from error
-
-
-def _wrapper(name: str) -> Any:
-    """Return the wrapper class that `--wrappers` names."""
-    if ":" in name:
-        return load_object(name, "--wrappers", gymnasium.Env)
-    wrapper = getattr(gymnasium.wrappers, name, None)
-    if not (isinstance(wrapper, type) and issubclass(wrapper, gymnasium.Env)):
-        raise ConfigError(
-            f"--wrappers {name}: gymnasium.wrappers has no {name}; write a wrapper of another module as module:Wrapper"
-        )
-    return wrapper
+    wrapper = load_object(name if ":" in name else f"gymnasium.wrappers:{name}", "--wrappers", gymnasium.Env)
+    return cast(gymnasium.Env, wrapper(env, **arguments))
 
 
 def close_environment(env: Any, name: str) -> None:

@@ -44,8 +44,7 @@ def inspect_task(config: TrainConfig) -> Task:
         raise
     except FAILURES as error:
         reraise_ctrl_c(error)
-        vector = config.env_backend == "vector"
-        raise creation_error(config.env_id, error, config.env_kwargs, vector=vector) from error
+        raise creation_error(config.env_id, error, config.env_kwargs) from error
     where = f"--env {config.env_id}"
     try:
         _check_importable(config, env)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.creation_errors import creation_error, imported_factory
+from shmppo.envs.creation_errors import imported_factory
 from shmppo.errors import ConfigError
 
 _PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -25,18 +25,11 @@ def open_vector_env(config: TrainConfig, count: int, render_mode: str | None = N
         BaseException: whatever its own code raises.
     """
     arguments = config.env_arguments(render_mode)
-    factory = imported_factory(config.env_id, vector=True) if ":" in config.env_id else None
+    factory = imported_factory(config.env_id, gymnasium.vector.VectorEnv)
     if factory is not None:
         envs = factory(num_envs=count, **arguments)
     else:
-        try:
-            envs = gymnasium.make_vec(config.env_id, count, vectorization_mode="vector_entry_point", **arguments)
-        except gymnasium.error.UnregisteredEnv as error:
-            raise creation_error(config.env_id, error) from error
-        except gymnasium.error.Error as error:
-            raise ConfigError(
-                f"--env {config.env_id} has no vector environment ({error}); use --env-backend gymnasium"
-            ) from error
+        envs = gymnasium.make_vec(config.env_id, count, vectorization_mode="vector_entry_point", **arguments)
     if not isinstance(envs, gymnasium.vector.VectorEnv):
         raise ConfigError(
             f"--env {config.env_id} returned {type(envs).__name__}, but --env-backend vector needs a "

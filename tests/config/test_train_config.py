@@ -82,7 +82,7 @@ def test_a_bad_value_is_refused_with_its_numbers(fields: dict[str, Any], message
 
 
 TASKS_REFUSED = [
-    ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9 is not registered; "),
+    ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9 is not registered "),
     (
         {"env": "CartPole-v1", "hide_obs": (1, 4)},
         r"--hide-obs names \[4\], but the observation of CartPole-v1 has 4 numbers",

@@ -17,21 +17,19 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 
 MESSAGES = {
-    "environments:Countre": r"module environments has no Countre \(did you mean Counter\?\); correct the name",
+    "environments:Countre": r"is not registered \(.* Did you mean: `Counter`\?\); check the name in environments$",
     "environment:Counter": "there is no module environment; install it",
     "./environments.py:Counter": "is not of the form module:attribute; name the module and run in the",
     ".environments:Counter": "name the module and run in the directory that contains it",
     ".:Counter": "name the module and run in the directory that contains it",
     "json.nothing:make": "there is no module json.nothing; install it",
-    "environments:np": "np in environments is a module; name a class",
-    "environments:Nothing-v7": "is not registered; check the id in environments",
+    "environments:np": "is neither a class nor a Python function, but a module; name one of them",
+    "environments:Nothing-v7": r"is not registered \(.*\); check the name in environments$",
     "sys:exit": "is neither a class nor a Python function, but a builtin_function_or_method; name one of them",
-    "environments.Counter": r"is not registered \(did you mean environments:Counter\?\); for an id",
-    "json.decoder.JSONDecoder": r"\(did you mean json.decoder:JSONDecoder\?\)",
-    "nothing.Maze": r"is not registered; for an id that a module registers, use --env module:Id$",
+    "nothing.Maze": r"is not registered \(.*\); for an id that a module registers, use --env module:Id$",
     "ALE/Pong-v5": r"is not registered.*; for an id that a module registers, use --env module:Id$",
-    "CartPol-v1": r"is not registered \(did you mean CartPole-v1\?\); for an id that a module registers",
-    "CartPole-v9": r"is not registered: .*provides versioned environments: \[ `v0`, `v1` \]; for",
+    "CartPol-v1": r"is not registered \(.* Did you mean: `CartPole`\?\); for an id that a module registers",
+    "CartPole-v9": r"is not registered \(.* provides versioned environments: \[ `v0`, `v1` \]\); for",
     "LunarLander-v2": "could not be made: .* deprecated. Please use `LunarLander-v3` instead$",
 }
 
@@ -46,24 +44,20 @@ def test_a_wrong_name_gets_a_suggestion(name: str) -> None:
     assert raised.value.details == "", "no traceback"
 
 
-TAKES = [
-    ("environments:Counter", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
-    ("environments:Counter", {"function": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
-    ("environments:Counter-v0", {"size": 1}, r"; correct --env-kwargs \(Counter takes length, truncate\)$"),
+ARGUMENTS = [
     (
-        "faulty_environments:Faulty",
-        {},
-        r"missing 1 required .* 'how'.*; correct --env-kwargs \(Faulty takes how, at\)$",
+        "environments:Counter",
+        {"size": 1},
+        r"unexpected keyword argument 'size'.*; it was given --env-kwargs {'size': 1}$",
     ),
-    ("CartPole-v1", {"sise": 1}, r"; correct --env-kwargs \(CartPoleEnv takes sutton_barto_reward, render_mode\)$"),
+    ("faulty_environments:Faulty", {}, r"missing 1 required .* 'how'"),
+    ("CartPole-v1", {"sise": 1}, r"unexpected keyword argument 'sise'.*; it was given --env-kwargs {'sise': 1}$"),
     ("space_environments:Shaped", {"space": []}, r"TypeError\(.* at .*environments.py:\d+; it was given --env-kwargs"),
 ]
 
 
-@pytest.mark.parametrize(("env", "arguments", "message"), TAKES)
-def test_wrong_arguments_of_the_constructor_get_the_right_ones(
-    env: str, arguments: dict[str, Any], message: str
-) -> None:
+@pytest.mark.parametrize(("env", "arguments", "message"), ARGUMENTS)
+def test_wrong_arguments_of_the_constructor_are_named(env: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         inspect_task(TrainConfig(env=env, env_kwargs=arguments))
 

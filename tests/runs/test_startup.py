@@ -53,8 +53,8 @@ def test_common_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> N
     assert result.stdout.splitlines() == ["2 False"] * 3, result.stderr
     errors = result.stderr.splitlines()
     assert [error.split(";")[0] for error in errors] == [
-        "error: --env CartPol-v1 is not registered (did you mean CartPole-v1?)",
-        "error: --env json:Maze: module json has no Maze",
+        "error: --env CartPol-v1 is not registered (Environment `CartPol` doesn't exist. Did you mean: `CartPole`?)",
+        "error: --env json:Maze is not registered (Environment `Maze` doesn't exist)",
         f"error: --run-dir {config.run_dir} holds a run already",
     ]
 
