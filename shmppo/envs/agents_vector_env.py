@@ -190,7 +190,7 @@ class AgentsVectorEnv(VectorEnv):
                 if env.updated[k]:
                     self._store_leaves(i, env.seen[k], self.hashes[i])
             except ObservationError as error:
-                raise self._error(i, f"{call} returned an observation {error.clause}") from error
+                raise self._error(i, f"{call} returned an invalid observation: {error}") from error
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         numbers = np.full(len(indices), np.nan)

@@ -45,8 +45,7 @@ class BatchVectorEnv(VectorEnv):
         try:
             return [leaf.to_storage(leaf.extract(observation), batch) for leaf in self.observation.leaves]
         except ObservationError as error:
-            what = "a batch of observations" if batch else "an observation"
-            raise self._error(i, f"a call returned {what} {error.clause}") from error
+            raise self._error(i, f"a call returned invalid observations: {error}") from error
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         return numbers_of(self._infos, key, len(self.handles))[indices]

@@ -36,7 +36,6 @@ from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.envs.wrappers import allowed_action, random_action
 from shmppo.errors import EnvError
-from shmppo.spaces.observations import path_name
 from shmppo.utils.rng import determinism_check_generator
 from shmppo.utils.user_code import FAILURES, describe_error
 
@@ -233,7 +232,7 @@ class CheckedEnv:
     def _leaves(self, name: str, arrays: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the leaves of an observation, as training stores them, by the name of their part."""
         leaves = self._envs.observation.leaves
-        names = [f"{name} {path_name(leaf.keys)!r}" if leaf.keys else name for leaf in leaves]
+        names = [f"{name} {leaf.name!r}" if leaf.keys else name for leaf in leaves]
         return dict(zip(names, map(_printed, arrays), strict=False))
 
     def _restore(self, place: str) -> Outcome:

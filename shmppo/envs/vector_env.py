@@ -21,7 +21,7 @@ from shmppo.envs.handles import EnvHandle
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.errors import EnvError
-from shmppo.spaces.observations import Leaf, relative_pronoun
+from shmppo.spaces.observations import Leaf
 
 MAX_REWARD = float(np.finfo(np.float32).max)
 """Advantages and value targets are float32; those of larger rewards would be infinite."""
@@ -297,4 +297,4 @@ class VectorEnv(ABC):
         """Create an error that names the values of a stored leaf that are not finite."""
         values = stored.reshape(leaf.env_shape)
         named = name_values(values, ~np.isfinite(values))
-        return self._error(i, f"{call} returned an observation {relative_pronoun(leaf.keys)} is not finite: {named}")
+        return self._error(i, f"{call} returned an invalid observation: {leaf.title} is not finite: {named}")

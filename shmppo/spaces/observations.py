@@ -26,31 +26,7 @@ SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of th
 
 
 class ObservationError(ValueError):
-    """An observation does not belong to its space."""
-
-    def __init__(self, keys: tuple[str | int, ...], rule: str) -> None:
-        """Create the error.
-
-        Args:
-            keys: path to the part of the observation. Empty for the whole observation.
-            rule: what is wrong with the part, as the end of a sentence, such as "has shape (2,), but …".
-        """
-        super().__init__(keys, rule)
-        self.clause = f"{relative_pronoun(keys)} {rule}"
-        self._text = f"part {path_name(keys)!r} of obs {rule}" if keys else f"obs {rule}"
-
-    def __str__(self) -> str:
-        return self._text
-
-
-def path_name(keys: tuple[str | int, ...]) -> str:
-    """Return the name of a part of an observation for messages, such as "camera" or "arm/0"."""
-    return "/".join(map(str, keys))
-
-
-def relative_pronoun(keys: tuple[str | int, ...]) -> str:
-    """Return how a clause after "an observation" begins: with "that", or with "whose part 'camera'"."""
-    return f"whose part {path_name(keys)!r}" if keys else "that"
+    """An observation does not belong to its space. The message names the part, such as "obs has shape (2,), but …"."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +60,16 @@ class Leaf:
         return "/".join(["obs", *map(str, self.keys)])
 
     @property
+    def name(self) -> str:
+        """Keys of the leaf as one text, such as "camera" or "arm/0". Empty if the whole space is one leaf."""
+        return "/".join(map(str, self.keys))
+
+    @property
+    def title(self) -> str:
+        """Name of the leaf in messages: "obs", or "part 'camera' of obs"."""
+        return f"part {self.name!r} of obs" if self.keys else "obs"
+
+    @property
     def input_size(self) -> int:
         """Size of the leaf's network input as a flat vector."""
         return sum(self.sizes) if self.kind == "codes" else int(np.prod(self.shape))
@@ -95,7 +81,7 @@ class Leaf:
                 observation = observation[key]
         except (KeyError, IndexError, TypeError) as error:
             given = f"; it has {', '.join(map(repr, observation))}" if isinstance(observation, dict) else ""
-            raise ObservationError((), f"has no part {path_name(self.keys)!r}{given}") from error
+            raise ObservationError(f"obs has no part {self.name!r}{given}") from error
         return observation
 
     def to_storage(self, value: Any, batch: tuple[int, ...] = ()) -> np.ndarray:
@@ -111,23 +97,22 @@ class Leaf:
         try:
             array = np.asarray(value)
         except Exception as error:  # the values may be of any type
-            reason = " ".join((str(error) or repr(error)).split()).rstrip(".")
-            raise ObservationError(self.keys, f"cannot be converted to an array: {reason}") from error
+            raise ObservationError(f"{self.title} cannot be converted to an array: {error!r}") from error
         expected = (*batch, *self.env_shape)
         if array.shape != expected:
-            raise ObservationError(self.keys, f"has shape {array.shape}, but its space has shape {expected}")
+            raise ObservationError(f"{self.title} has shape {array.shape}, but its space has shape {expected}")
         if array.dtype.kind not in NUMBERS:
-            raise ObservationError(self.keys, f"has type {array.dtype}, but it must contain real numbers")
+            raise ObservationError(f"{self.title} has type {array.dtype}, but it must contain real numbers")
         if self.kind in ("bits", "mask") and not ((array == 0) | (array == 1)).all():
-            raise ObservationError(self.keys, "is outside its space, whose values are 0 and 1")
+            raise ObservationError(f"{self.title} is outside its space, whose values are 0 and 1")
         if self.kind == "image" and array.dtype != np.uint8:
-            raise ObservationError(self.keys, f"has type {array.dtype}, but its space has type uint8")
+            raise ObservationError(f"{self.title} has type {array.dtype}, but its space has type uint8")
         if self.kind == "codes":
             if array.dtype.kind == "f":
-                raise ObservationError(self.keys, f"has type {array.dtype}, but it must contain integers")
+                raise ObservationError(f"{self.title} has type {array.dtype}, but it must contain integers")
             array = array.reshape(*batch, -1) - np.array(self.starts)
             if (array < 0).any() or (array >= np.array(self.sizes)).any():
-                raise ObservationError(self.keys, f"is {' '.join(str(value).split())}, which is outside its space")
+                raise ObservationError(f"{self.title} is {' '.join(str(value).split())}, which is outside its space")
         return array.reshape(*batch, *self.shape)
 
     @property
@@ -198,7 +183,7 @@ class ObservationSpec:
         Raises:
             ConfigError: if there is no key, or if a key selects nothing.
         """
-        names = [path_name(leaf.keys) for leaf in self.network_leaves]
+        names = [leaf.name for leaf in self.network_leaves]
         if keys is None:
             return tuple(range(len(names)))
         found = {key: {i for i, name in enumerate(names) if f"{name}/".startswith(f"{key}/")} for key in keys}
@@ -256,7 +241,7 @@ def _leaves(space: spaces.Space[Any], keys: tuple[str | int, ...], where: str) -
         if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
             return [Leaf(keys, "image", space.shape, space.shape, "uint8", max_value=max(1, int(space.high.max())))]
         return [Leaf(keys, "vector", (int(np.prod(space.shape)),), space.shape, "float32")]
-    part = f" at {path_name(keys)}" if keys else ""
+    part = f" at {'/'.join(map(str, keys))}" if keys else ""
     raise ConfigError(
         f"{where} has the observation space {type(space).__name__}{part}, which is not supported; supported are "
         f"{SUPPORTED}: convert or remove it with a wrapper, such as FilterObservation"

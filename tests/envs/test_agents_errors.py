@@ -89,7 +89,7 @@ def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment()
     box = {name: np.array([0, np.nan], np.float32) for name in ("walker_0", "walker_2")}
     reset = envs._envs[1].env.reset
     envs._envs[1].env.reset = lambda **given: (box, reset(**given)[1])
-    message = r"^environment 1: agent walker_0: reset returned an observation .* not finite: \[1\] is nan"
+    message = r"^environment 1: agent walker_0: reset returned an invalid observation: obs is not finite: \[1\] is nan"
     with pytest.raises(EnvError, match=message):
         envs.reset_all(0)
 

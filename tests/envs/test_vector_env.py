@@ -98,7 +98,10 @@ def test_environments_are_closed_if_a_later_one_cannot_be_made(
 
 INVALID: dict[str, tuple[Step, str]] = {
     "reward": ({"reward": [0.0, 1e39, np.nan]}, r"environment 1: step returned the reward 1e\+39, which is not finite"),
-    "observation": ({"obs": [[1, 1], [1, 1], [np.inf, 1]]}, "environment 2: step returned an observation that is not"),
+    "observation": (
+        {"obs": [[1, 1], [1, 1], [np.inf, 1]]},
+        "environment 2: step returned an invalid observation: obs is not",
+    ),
 }
 
 
@@ -114,7 +117,7 @@ def test_invalid_numbers_name_the_environment_and_its_complete_steps(
 def test_an_invalid_first_observation_is_an_error_of_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shmppo.envs.envpool_vector_env.open_pool", lambda *_: Pool([], first=np.nan))
     envs = EnvPoolVectorEnv(dataclasses.replace(CONFIG, hide_obs=()), TASK, 0, 3, [0, 0, 0])
-    with pytest.raises(EnvError, match="reset returned an observation that is not finite"):
+    with pytest.raises(EnvError, match="reset returned an invalid observation: obs is not finite"):
         envs.reset_all(0)
 
 

@@ -264,19 +264,21 @@ def test_the_smallest_image_of_an_encoder_works_and_a_smaller_one_does_not(name:
 
 
 WRONG = [
-    ("discrete", 9, "that is 9, which is outside its space"),
-    ("multidiscrete", [0, 0], r"that is \[0 0\], which is outside its space"),
-    ("image", np.zeros((36, 40, 3)).tolist(), "that has type float64, but its space has type uint8"),
-    ("matrix", [1.0, 2.0], r"that has shape \(2,\), but its space has shape \(2, 3\)"),
-    ("matrix", [["a"] * 3] * 2, "that has type <U1, but it must contain real numbers"),
-    ("dict", 1.0, "that has no part 'camera'"),
+    ("discrete", 9, "obs is 9, which is outside its space"),
+    ("multidiscrete", [0, 0], r"obs is \[0 0\], which is outside its space"),
+    ("image", np.zeros((36, 40, 3)).tolist(), "obs has type float64, but its space has type uint8"),
+    ("matrix", [1.0, 2.0], r"obs has shape \(2,\), but its space has shape \(2, 3\)"),
+    ("matrix", [["a"] * 3] * 2, "obs has type <U1, but it must contain real numbers"),
+    ("dict", 1.0, "obs has no part 'camera'"),
 ]
 
 
 @pytest.mark.parametrize(("space", "value", "message"), WRONG)
 def test_an_observation_outside_its_space_ends_the_run(space: str, value: Any, message: str) -> None:
     _, one = collector(dataclasses.replace(BASE, env_kwargs={"space": space, "wrong": value}))
-    with pytest.raises(EnvError, match=rf"step returned an observation {message} \(episode 0, after 2 steps\)"):
+    with pytest.raises(
+        EnvError, match=rf"step returned an invalid observation: {message} \(episode 0, after 2 steps\)"
+    ):
         one.collect(0, PhaseTimer())
 
 
@@ -285,12 +287,10 @@ def test_an_error_names_the_part_of_the_observation() -> None:
     with pytest.raises(ObservationError) as raised:
         camera.to_storage(np.zeros((36, 36)))
     assert str(raised.value) == "part 'camera' of obs has type float64, but its space has type uint8"
-    assert raised.value.clause == "whose part 'camera' has type float64, but its space has type uint8"
-    with pytest.raises(ObservationError, match=r"^part 'inner/2/x' of obs has shape") as raised:
+    with pytest.raises(ObservationError, match=r"^part 'inner/2/x' of obs has shape"):
         last.to_storage(np.zeros(3))
-    with pytest.raises(ObservationError, match=r"^obs has no part 'inner/2/x'$") as raised:
+    with pytest.raises(ObservationError, match=r"^obs has no part 'inner/2/x'$"):
         last.extract({"inner": (1, 2)})
-    assert raised.value.clause == "that has no part 'inner/2/x'"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_an_observation_that_does_not_belong_to_its_space_is_refused_at_the_star
     case: str, returning: Callable[..., None], tmp_path: Path
 ) -> None:
     returning(*ODD[case])
-    with refused("returned an observation"):
+    with refused("returned an invalid observation"):
         train(dataclasses.replace(SMALL, env="environments:Counter", run_dir=str(tmp_path / "run")))
 
 

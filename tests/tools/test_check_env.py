@@ -65,7 +65,7 @@ def test_bad_input_ends_with_code_2(
 
 
 WARNINGS = {
-    "Outside": r"--env environments:Outside: step returned an observation outside its space: \[1\] is 0.1 ",
+    "Outside": r"--env environments:Outside: step returned obs outside its space: \[1\] is 0.1\n",
     "Warns": r".*UserWarning: no GPU found\n$",
 }
 
