@@ -18,10 +18,16 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import RenderedHandle, as_env_error, name_of
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.envs.vector_env import (
+    EpisodeEnd,
+    EpisodeToRestore,
+    RenderedHandle,
+    VectorEnv,
+    as_env_error,
+    name_of,
+)
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import ObservationError
 from shmppo.utils.rng import episode_seed, seat_generator
@@ -144,7 +150,7 @@ class AgentsVectorEnv(VectorEnv):
         try:
             results = self._envs[e].step(actions)
         except FAILURES as error:
-            raise self._raised(e, "step", error) from error
+            raise self._raised(self._rows(e).start, "step", error) from error
         for k, i in enumerate(self._rows(e)):
             self.hashes[i] = zlib.crc32(_DOUBLE.pack(results[0][k]), self.hashes[i])
         self._store(e, "step")
@@ -163,7 +169,7 @@ class AgentsVectorEnv(VectorEnv):
         try:
             self._envs[e].reset(**{name: value for name, value in arguments.items() if value is not None})
         except FAILURES as error:
-            raise self._raised(e, "reset", error) from error
+            raise self._raised(rows.start, "reset", error) from error
         for leaf in self.obs:
             leaf[rows.start : rows.stop] = 0
         self._store(e, "reset")
@@ -203,11 +209,9 @@ class AgentsVectorEnv(VectorEnv):
     def _error(self, i: int, message: str, details: str = "") -> EnvError:
         return self._of_environment(i, f"agent {self._envs[i // self._size].names[i % self._size]}: {message}", details)
 
-    def _raised(self, e: int, call: str, error: BaseException) -> EnvError:
-        """Create an error for what a method of environment e has raised."""
+    def _raised(self, i: int, call: str, error: BaseException) -> EnvError:
         reraise_ctrl_c(error)
-        message = f"{call} raised {describe_error(error)}"
-        return self._of_environment(self._rows(e).start, message, user_traceback(error))
+        return self._of_environment(i, f"{call} raised {describe_error(error)}", user_traceback(error))
 
     def _of_environment(self, i: int, message: str, details: str) -> EnvError:
         error = super()._error(i, message, details)

@@ -14,7 +14,6 @@ from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import ObservationError
-from shmppo.utils.user_code import describe_error, user_traceback
 
 
 class BatchVectorEnv(VectorEnv):
@@ -85,8 +84,7 @@ class BatchVectorEnv(VectorEnv):
             self._begin_episode(i, episode)
             self._check_finite(i, "reset", self._env_obs[i])
 
-    def _raised(self, call: str, error: BaseException) -> EnvError:
+    def _raised(self, i: int, call: str, error: BaseException) -> EnvError:
         """Create an error for an exception of the library. Any environment of the range may have caused it."""
         first, last = self.handles[0].index, self.handles[-1].index
-        message = f"{call} of the environments {first} … {last} raised {describe_error(error)}"
-        return self._error(0, message, user_traceback(error))
+        return super()._raised(i, f"{call} of the environments {first} … {last}", error)

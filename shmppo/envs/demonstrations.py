@@ -32,11 +32,10 @@ from shmppo.config.info_keys import InfoKey
 from shmppo.config.options import MINARI
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
-from shmppo.envs.handles import EnvHandle
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.single_vector_env import batch_actions
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.envs.wrappers import fits, is_allowed
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path

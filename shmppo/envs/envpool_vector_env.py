@@ -15,8 +15,8 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.envpool import open_pool
 from shmppo.envs.factory import close_environment
-from shmppo.envs.handles import EnvHandle, as_env_error
 from shmppo.envs.spec import Task
+from shmppo.envs.vector_env import EnvHandle, as_env_error
 from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed
 
@@ -50,7 +50,7 @@ class EnvPoolVectorEnv(BatchVectorEnv):
         try:
             observation, rewards[:], terminated[:], truncated[:], self._infos = self._pool.step(np.asarray(actions))
         except Exception as error:
-            raise self._raised("step", error) from error
+            raise self._raised(0, "step", error) from error
         self._store(observation, range(len(self.handles)))
         return {}
 

@@ -12,60 +12,43 @@ from shmppo.config.info_keys import InfoKey
 ReadInfo = Callable[[InfoKey, Sequence[int]], np.ndarray]
 """Returns the numbers of one key in `info` at the current step of some environments, NaN where it is missing."""
 
-MAX_PENDING = 256
-"""Steps after which the numbers are combined, also if no episode ends."""
-
 
 class EpisodeInfo:
-    """Combines the numbers of `info` over the steps of the current episodes of n environments."""
+    """Combines the numbers of `info` over the steps of the current episodes of n environments.
+
+    Attributes:
+        combined: what is known of the current episodes, float64 [n, I, 2]: sum and number of steps, or the maximum.
+    """
 
     def __init__(self, keys: Sequence[InfoKey], count: int) -> None:
         """keys: the I keys. count: n, number of environments."""
         self._ordered = sorted(keys, key=lambda key: ("sum", "mean", "max", "last").index(key.how))
         self._to_combine = [key for key in self._ordered if key.how != "last"]
-        summed = sum(key.how in ("sum", "mean") for key in keys)
-        state = np.zeros((2, len(keys), count))
-        self._combined: np.ndarray = state.T
-        self._sums, self._steps, self._maxima = state[0, :summed], state[1, :summed], state[0, summed:]
-        self._maxima.fill(np.nan)
-        self._pending: list[list[np.ndarray]] = []  # per step that is not combined yet: the numbers [n] of each key
+        self._maxima = [k for k, key in enumerate(self._ordered) if key.how in ("max", "last")]
+        self.combined = np.zeros((count, len(keys), 2))
+        self.combined[:, self._maxima, 0] = np.nan
         self._all = list(range(count))
-
-    @property
-    def combined(self) -> np.ndarray:
-        """What is known of the current episodes, float64 [n, I, 2]: sum and number of steps, or the maximum."""
-        self._combine()
-        return self._combined
 
     def load(self, combined: np.ndarray) -> None:
         """Continue from what `combined` was."""
-        self._pending.clear()
-        self._combined[:] = combined
+        self.combined[:] = combined
 
     def begin(self, i: int) -> None:
         """Start from nothing again, for the next episode of environment i."""
         self.combined[i] = 0.0
-        self._maxima[:, i] = np.nan
+        self.combined[i, self._maxima, 0] = np.nan
 
     def add(self, read: ReadInfo) -> None:
         """Add a step of every environment."""
-        if self._to_combine:
-            self._pending.append([read(key, self._all) for key in self._to_combine])
-            if len(self._pending) == MAX_PENDING:
-                self._combine()
-
-    def _combine(self) -> None:
-        """Combine the pending steps. This is faster for many steps together."""
-        if self._pending:
-            values, summed = np.array(self._pending), len(self._sums)
-            self._pending.clear()
-            present = ~np.isnan(values[:, :summed])
-            known = np.where(present, values[:, :summed], 0.0)
-            # `accumulate` adds one step after the other, so the result does not depend on n or on how many are pending.
-            self._sums[:] = np.add.accumulate([self._sums, *known])[-1]
-            self._steps += present.sum(axis=0)
-            maxima = self._maxima[: len(self._to_combine) - summed]
-            maxima[:] = np.fmax.accumulate([maxima, *values[:, summed:]])[-1]
+        for k, key in enumerate(self._to_combine):
+            numbers = read(key, self._all)
+            combined, steps = self.combined[:, k].T
+            if key.how == "max":
+                np.fmax(combined, numbers, out=combined)
+            else:
+                present = ~np.isnan(numbers)
+                combined += np.where(present, numbers, 0.0)
+                steps += present
 
     def ended(self, indices: Sequence[int], read: ReadInfo) -> list[dict[str, float]]:
         """Return the numbers of the episodes that end with this step, by metric, per environment in `indices`.

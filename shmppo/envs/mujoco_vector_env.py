@@ -25,7 +25,6 @@ from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import EnvError
-from shmppo.utils.user_code import describe_error, user_traceback
 
 SIMULATION_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 """The part of a simulation's state that its next step depends on."""
@@ -146,5 +145,5 @@ class MujocoVectorEnv(SyncVectorEnv):
                 if forces:
                     mujoco.mj_rnePostConstraint(model, data)
             except Exception as error:
-                failures[i] = self._error(i, f"step raised {describe_error(error)}", user_traceback(error))
+                failures[i] = self._raised(i, "step", error)
         return failures

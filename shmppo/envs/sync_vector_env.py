@@ -19,11 +19,10 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import STEP_RULE
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.handles import RenderedHandle, as_env_error, name_of
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeToRestore, VectorEnv
+from shmppo.envs.vector_env import EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError, ShmppoError
 from shmppo.spaces.observations import NUMBERS, ObservationError
 from shmppo.utils.rng import episode_seed, seed_spaces
@@ -83,15 +82,8 @@ class GymnasiumHandle(RenderedHandle):
         if options is not None:
             arguments["options"] = copy.deepcopy(options)  # the environment may change them
         call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
-        try:
+        with as_env_error(self.index, f"{call} of episode {episode} raised"):
             observation, _ = self.env.reset(**arguments)
-        except FAILURES as error:
-            reraise_ctrl_c(error)
-            raise EnvError(
-                self.index,
-                f"{call} of episode {episode} raised {describe_error(error)}; correct reset",
-                details=user_traceback(error),
-            ) from error
         return observation
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
@@ -218,8 +210,7 @@ class SyncVectorEnv(VectorEnv):
         try:
             returned = self._step_functions[i](action)
         except FAILURES as error:
-            reraise_ctrl_c(error)
-            raise self._error(i, f"step raised {describe_error(error)}", user_traceback(error)) from error
+            raise self._raised(i, "step", error) from error
         try:
             observation, reward, terminated, truncated, self._infos[i] = returned
             number = float(reward)
@@ -284,16 +275,15 @@ class SyncVectorEnv(VectorEnv):
         """
         if not self._skip_failed:
             raise error
-        log.warning("%s: %s; skipping this episode", name_of(error.env_index), error.message)
         self._remake(i)
-        for attempts_left in reversed(range(START_ATTEMPTS)):
+        for _ in range(START_ATTEMPTS):
+            log.warning("%s: %s; skipping this episode", name_of(error.env_index), error.message)
             try:
                 self.reset_env(i, self.handles[i].episode + 1)
                 return
             except EnvError as reset_error:
-                if not attempts_left:
-                    raise
-                log.warning("%s: %s; skipping this episode", name_of(reset_error.env_index), reset_error.message)
+                error = reset_error
+        raise error
 
     def _remake(self, i: int) -> None:
         """Create environment i again."""

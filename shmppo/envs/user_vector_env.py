@@ -13,14 +13,13 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.factory import close_environment
-from shmppo.envs.handles import EnvHandle, as_env_error
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, open_vector_env, rows_of
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
+from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, as_env_error
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.rng import episode_seed
-from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
+from shmppo.utils.user_code import FAILURES
 
 RESET_STEP = -1
 """Length of the `EpisodeEnd` of a step in which a vector environment ignored the action and reset an environment. The
@@ -118,8 +117,7 @@ class UserVectorEnv(BatchVectorEnv):
         try:
             returned = self._envs.step(batch_actions(self._envs.single_action_space, actions))
         except FAILURES as error:
-            reraise_ctrl_c(error)
-            raise self._raised("step", error) from error
+            raise self._raised(0, "step", error) from error
         try:
             observation, given_rewards, terminated[:], truncated[:], self._infos = returned
             if (kind := np.asarray(given_rewards).dtype).kind not in NUMBERS:
@@ -193,8 +191,7 @@ class UserVectorEnv(BatchVectorEnv):
             observation, _ = self._envs.reset(seed=seeds[0] if self._seeding == "never" else seeds, options=options)
             rows = rows_of(observation, indices)
         except FAILURES as error:
-            reraise_ctrl_c(error)
-            raise self._raised("reset", error) from error
+            raise self._raised(0, "reset", error) from error
         self._store(rows, indices)
         self._begin(indices, episodes)
         if self._seeding == "episode":

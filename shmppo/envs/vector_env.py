@@ -1,30 +1,77 @@
 """The base class of vector environments: a contiguous range of environments that one process steps.
 
-All of them share the bookkeeping of episodes. See `VectorEnv.step`.
+All of them share the bookkeeping of episodes. See `VectorEnv.step`. A handle belongs to one environment of the run.
 """
 
 from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from shmppo.config.info_keys import PREFIX, InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import name_values
 from shmppo.envs.episode_info import EpisodeInfo
-from shmppo.envs.handles import EnvHandle
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
-from shmppo.errors import EnvError
+from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.observations import Leaf
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
+FIRST_INDEX = 2**40
+"""Index of the environment of an evaluation's episode 0. Training uses smaller indices, and so other random streams."""
 MAX_REWARD = float(np.finfo(np.float32).max)
 """Advantages and value targets are float32; those of larger rewards would be infinite."""
+
+
+def name_of(env_index: int) -> str:
+    """Return the name of an environment, or of an episode of an evaluation, for log messages."""
+    return f"environment {env_index}" if env_index < FIRST_INDEX else f"evaluation episode {env_index - FIRST_INDEX}"
+
+
+@contextmanager
+def as_env_error(env_index: int, what: str = "could not be made:") -> Iterator[None]:
+    """Raise EnvError, with this index, for what the code of an environment raises, for example "reset() raised …"."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        reraise_ctrl_c(error)
+        raise EnvError(env_index, f"{what} {describe_error(error)}", details=user_traceback(error)) from error
+
+
+class EnvHandle:
+    """One environment of the run, identified by its index, and the number of its current episode."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.episode = 0
+
+    def save_snapshot(self, snapshot: np.ndarray) -> None:
+        """Write a snapshot of the environment, uint8 [bytes]. Does nothing if it has no snapshots."""
+
+
+class RenderedHandle(EnvHandle):
+    """A handle of an environment that can be rendered.
+
+    Attributes:
+        env: the environment with its wrappers.
+    """
+
+    env: gymnasium.Env
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frame rate at which a video with one frame per step shows the environment at its normal speed."""
+        return float(self.env.metadata.get("render_fps") or 30)
 
 
 class EpisodeEnd(NamedTuple):
@@ -292,6 +339,11 @@ class VectorEnv(ABC):
         handle = self.handles[i]
         steps = self.lengths[i]
         return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
+
+    def _raised(self, i: int, call: str, error: BaseException) -> EnvError:
+        """Create an error for what a method of environment i has raised. Raise it again if Ctrl-C caused it."""
+        reraise_ctrl_c(error)
+        return self._error(i, f"{call} raised {describe_error(error)}", user_traceback(error))
 
     def _nonfinite_error(self, i: int, call: str, leaf: Leaf, stored: np.ndarray) -> EnvError:
         """Create an error that names the values of a stored leaf that are not finite."""

@@ -17,8 +17,8 @@ from typing import Any
 from shmppo.config.checks import require
 from shmppo.config.trust import Trusted
 from shmppo.envs.demonstrations import Recorder
-from shmppo.envs.handles import RenderedHandle
 from shmppo.envs.schedule import Options
+from shmppo.envs.vector_env import RenderedHandle
 from shmppo.errors import ConfigError
 from shmppo.policies.opponents import absolute_opponent, load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained

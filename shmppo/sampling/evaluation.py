@@ -21,10 +21,10 @@ from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.backends import sync_vector_env
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.episode_info import info_row
-from shmppo.envs.handles import FIRST_INDEX
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.envs.vector_env import FIRST_INDEX
 from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers

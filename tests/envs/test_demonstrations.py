@@ -16,9 +16,8 @@ from helpers import clone_of_recording, collected
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.demonstrations import DemonstrationRecorder, PlaybackVectorEnv, load_demonstrations
-from shmppo.envs.handles import FIRST_INDEX
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.vector_env import EpisodeToRestore
+from shmppo.envs.vector_env import FIRST_INDEX, EpisodeToRestore
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.trainer import train

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shmppo.config.info_keys import InfoKey, parse_info_keys
-from shmppo.envs.episode_info import MAX_PENDING, EpisodeInfo, info_row, number_of
+from shmppo.envs.episode_info import EpisodeInfo, info_row, number_of
 from shmppo.errors import ConfigError
 
 
@@ -65,14 +65,3 @@ def test_numbers_of_one_environment() -> None:
         with pytest.raises(TypeError, match="is not a number"):
             number_of(info, key(name))
         assert math.isnan(number_of(info, key(name, named=False)))
-
-
-@pytest.mark.parametrize("how", ["sum", "mean", "max"])
-def test_steps_are_combined_before_the_episode_ends(how: str) -> None:
-    info, steps = EpisodeInfo([key("a", how)], 1), 2 * MAX_PENDING + 5
-    for t in range(steps):
-        info.add(lambda key, indices, t=t: np.array([float(steps - t)]))
-    assert len(info._pending) < MAX_PENDING
-    (row,) = info.ended([0], lambda key, indices: np.zeros(1))
-    total = steps * (steps + 1) / 2
-    assert row["info/a"] == {"sum": total, "mean": total / steps, "max": steps}[how]

@@ -15,7 +15,7 @@ import pytest
 from public_helpers import summary_of
 
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
-from shmppo.envs.handles import FIRST_INDEX
+from shmppo.envs.vector_env import FIRST_INDEX
 from shmppo.policies.evaluation import evaluate
 from shmppo.utils.rng import episode_seed
 
