@@ -115,10 +115,8 @@ class AgentsEnv:
     def reset(self, **arguments: Any) -> None:
         """Begin an episode. arguments: of the environment's `reset`."""
         self._forget()
-        returned = self.env.reset(**arguments)
-        if not (isinstance(returned, tuple) and len(returned) == 2):
-            raise ValueError("reset must return (observations, infos)")
-        self._update(*returned)
+        observations, infos = self.env.reset(**arguments)
+        self._update(observations, infos)
         if self.done:
             raise ValueError("the list agents is empty after reset; it must contain the agents that begin the episode")
 
@@ -139,16 +137,11 @@ class AgentsEnv:
             if not chosen and self._turns is not None:
                 raise ValueError(f"{self._turns.agent_selection} has the turn, but its action mask allows nothing")
             living = set(self.env.agents)
-            returned = self.env.step(chosen)
-            if not (isinstance(returned, tuple) and len(returned) == 5):
-                raise ValueError("step must return (observations, rewards, terminations, truncations, infos)")
-            observations, gained, terminations, truncations, infos = returned
-            for what, given in {"reward": gained, "termination": terminations, "truncation": truncations}.items():
-                if missing := living.difference(given):
-                    name = min(missing)
-                    raise ValueError(f"step returned no {what} for {name}, one of the agents before the step")
+            observations, gained, terminations, truncations, infos = self.env.step(chosen)
+            if missing := living - (gained.keys() & terminations.keys() & truncations.keys()):
+                raise ValueError(f"step must return a reward, a termination, and a truncation for {min(missing)}")
             for k, name in enumerate(self.names):
-                rewards[k] += _number(gained.get(name, 0.0), name)
+                rewards[k] += float(gained.get(name, 0.0))
                 if name in living:
                     terminated[k] |= bool(terminations[name])
                     truncated[k] |= bool(truncations[name]) or name not in self.env.agents
@@ -191,16 +184,6 @@ class AgentsEnv:
         if self._masked:
             parts[MASK_KEY] = np.asarray(observation[MASK_KEY])
         return parts
-
-
-def _number(reward: Any, name: str) -> float:
-    """Return the reward of an agent as a number."""
-    try:
-        if isinstance(reward, (str, bytes)):  # float would convert it
-            raise TypeError("the reward is text")
-        return float(reward)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"step returned the reward {shown(reward)} of {name}; it must be one number") from error
 
 
 class AgentsView(gymnasium.Env):

@@ -57,12 +57,9 @@ class CheckProcesses:
         self._sides: list[_Side] = []
         self._steps = 0
         main = _main_script() if config.num_workers else {}  # without workers, nothing says it has a guard
-        with contextlib.ExitStack() as stack:
-            stack.callback(self.close)
-            for alone in (True, False):
-                request = pickle.dumps((main, make_request(config, task, steps, alone=alone)))
-                self._sides.append(_Side(request, hash_seed=int(alone), background=background))
-            stack.pop_all()
+        for alone in (True, False):
+            request = pickle.dumps((main, make_request(config, task, steps, alone=alone)))
+            self._sides.append(_Side(request, hash_seed=int(alone), background=background))
 
     def poll(self) -> Finding | None:
         """Compare what both processes have printed so far. Return the result, or None if it is not known yet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -34,21 +34,12 @@ STEP_RULE = "it must return (observation, reward, terminated, truncated, info), 
 _ADVICE = " in a check before the run; correct the method"
 
 
-class Contract(NamedTuple):
-    """What an environment that follows Gymnasium's API does with seeds."""
-
-    seeding: Seeding
-    """The seeding that the configuration asks for, or "never" if the environment does not accept seeds."""
-    resets_equal: bool
-    """Whether two resets with the same seed gave the same observation, as far as each episode is seeded."""
-
-
 def check_contract(
     env: gymnasium.Env,
     where: str,
     seeding: Literal["episode", "once"],
     choose_action: Callable[[Any], Any],
-) -> Contract:
+) -> tuple[Seeding, bool]:
     """Reset and step an environment, reset it again with the same seed, and check what it returns.
 
     Args:
@@ -56,6 +47,10 @@ def check_contract(
         where: name of the environment for error messages.
         seeding: the seeding that the configuration asks for.
         choose_action: maps an observation to an action.
+
+    Returns:
+        The seeding that the configuration asks for, or "never" if the environment does not accept seeds; and whether
+        two resets with the same seed gave the same observation, as far as each episode is seeded.
 
     Raises:
         ConfigError: if a rule is broken. The message names the rule.
@@ -91,11 +86,11 @@ def check_contract(
         require(is_bool, f"{where}: step returned {name} = {shown(flag)}; it must be a bool")
     require(isinstance(info, dict), f"{where}: step returned the info {shown(info)}; {STEP_RULE}")
     if accepted != "episode":  # an episode may depend on earlier ones
-        return Contract(accepted, resets_equal=True)
+        return accepted, True
     seed_spaces(parts, 0)
     with as_config_error(f"{where}: reset(seed=0)", _ADVICE):
         again, _ = env.reset(seed=0)
-    return Contract(accepted, resets_equal=data_equivalence(first, again, exact=True))
+    return accepted, data_equivalence(first, again, exact=True)
 
 
 def _check_observations(where: str, call: str, env: gymnasium.Env, observation: Any) -> None:

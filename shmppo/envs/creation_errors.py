@@ -58,7 +58,7 @@ def creation_error(env_id: str, error: BaseException, arguments: Mapping[str, An
         module = env_id.rpartition(":")[0]
         advice = f"check the name in {module}" if module else "for an id that a module registers, use --env module:Id"
         return ConfigError(f"--env {env_id} is not registered ({text}); {advice}")
-    given = f"; it was given --env-kwargs {shown(dict(arguments))}" if arguments else ""
+    given = f"; it was given the arguments {shown(dict(arguments))}" if arguments else ""
     return ConfigError(
         f"--env {env_id} could not be made: {describe_error(error)}{given}", details=user_traceback(error)
     )

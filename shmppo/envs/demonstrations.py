@@ -27,7 +27,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from shmppo.config.checks import require, shown
+from shmppo.config.checks import require
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.options import MINARI
 from shmppo.config.train_config import TrainConfig
@@ -36,7 +36,6 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.single_vector_env import batch_actions
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv
-from shmppo.envs.wrappers import fits, is_allowed
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
 from shmppo.utils.rng import demonstration_generator
@@ -120,12 +119,7 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, after `reset`. action: as the environment takes it, and as its mask allows."""
-        require(bool(self._obs), "`step` was called before `reset`; begin each episode with `reset`")
         own = copy.deepcopy(action)  # the environment may change it
-        space = self.action_space
-        require(fits(own, space), f"action {shown(own)} is not one of {space}; choose another one")
-        allowed = not self._config.action_masks or is_allowed(space, self._obs[-1][-1], own)
-        require(allowed, f"action {shown(own)} is forbidden by the action mask; choose another one")
         obs, reward, terminated, truncated, info = super().step(action)
         self._obs.append(self._stored(obs))
         self._steps.append((own, float(reward), bool(terminated), bool(truncated)))

@@ -112,6 +112,7 @@ class CheckedEnv:
         self._begun = False
         self._steps = 0
         self._restored = ""  # for messages: how the environment was restored
+        self._place = ""  # for messages: the current step and episode of the checked environment
         self._taken: list[Any] = []  # actions of the current episode
         self._envs = self._make()
         # The checked environment is the last one. It has the same generator with and without the other environment.
@@ -146,16 +147,18 @@ class CheckedEnv:
     def outcomes(self) -> Iterator[Outcome]:
         """Yield the outcomes of resets and steps, until all steps are done or the environment raises."""
         steps = self._request.steps
-        yield (last := self._reset(0))
-        while self._steps < steps and not last.raised:
-            last = self._checked_step()
-            yield last
-            if last.raised:
-                return
-            if self._is_restored_here():
-                yield self._restore(last.place)
-            if self._seeded and self._envs.handles[self._i].episode == 0 and self._steps == (steps + 1) // 2:
-                yield (last := self._reset(1))  # the first episode is long; others must be checked, too
+        try:
+            yield self._reset(0)
+            while self._steps < steps:
+                yield self._checked_step()
+                if self._is_restored_here():
+                    yield self._restore()
+                if self._seeded and self._envs.handles[self._i].episode == 0 and self._steps == (steps + 1) // 2:
+                    yield self._reset(1)  # the first episode is long; others must be checked, too
+        except EnvError as error:
+            if error.env_index != CHECKED or not self._place:  # the other environment, or the restoration
+                raise
+            yield Outcome(self._place, self._steps, {}, raised=error.message)
 
     def _is_restored_here(self) -> bool:
         """Whether the environment is restored after this step: once, and if possible not at an episode's start."""
@@ -165,16 +168,13 @@ class CheckedEnv:
 
     def _reset(self, episode: int) -> Outcome:
         """Begin an episode. The first call begins it in all environments."""
-        place = f"at the reset of episode {episode}{self._restored}"
-        try:
-            if self._begun:
-                self._envs.reset_env(self._i, episode)
-            else:
-                self._envs.reset_all(episode)
-        except EnvError as error:
-            return self._raised(error, place)
+        self._place = f"at the reset of episode {episode}{self._restored}"
+        if self._begun:
+            self._envs.reset_env(self._i, episode)
+        else:
+            self._envs.reset_all(episode)
         self._begun, self._taken = True, []
-        return Outcome(place, self._steps, self._observed())
+        return Outcome(self._place, self._steps, self._observed())
 
     def _checked_step(self) -> Outcome:
         """Step all environments, and return the outcome of the checked one.
@@ -185,19 +185,10 @@ class CheckedEnv:
         if not self._request.alone and self._seeded and self._steps == self._request.steps // 4:
             self._envs.reset_env(0, FIRST_OF_HISTORY)
         episode, step = self._envs.handles[self._i].episode, self._envs.lengths[self._i] + 1
-        place = f"at step {step} of episode {episode}{self._restored}"
-        try:
-            values = self._step()
-        except EnvError as error:
-            return self._raised(error, place)
+        self._place = f"at step {step} of episode {episode}{self._restored}"
+        values = self._step()
         self._steps += 1
-        return Outcome(place, self._steps, values)
-
-    def _raised(self, error: EnvError, place: str) -> Outcome:
-        """Return the outcome of a reset or step that has raised. Raise the error of the other environment again."""
-        if error.env_index != CHECKED:
-            raise error
-        return Outcome(place, self._steps, {}, raised=error.message)
+        return Outcome(self._place, self._steps, values)
 
     def _step(self) -> dict[str, Any]:
         """Step all environments, and return the results of the checked one by name.
@@ -235,12 +226,13 @@ class CheckedEnv:
         names = [f"{name} {leaf.name!r}" if leaf.keys else name for leaf in leaves]
         return dict(zip(names, map(_printed, arrays), strict=False))
 
-    def _restore(self, place: str) -> Outcome:
+    def _restore(self) -> Outcome:
         """Replace the environment by a new instance that is restored. The second process keeps its environment.
 
         Raises:
             EnvError: if the new instance cannot be made or raises.
         """
+        place, self._place = self._place, ""
         restored = [True]
         spec = self._request.task.snapshot
         if self._request.alone:

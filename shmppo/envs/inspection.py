@@ -11,7 +11,7 @@ import numpy as np
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsView
-from shmppo.envs.checker import Contract, check_contract
+from shmppo.envs.checker import Seeding, check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.mujoco_support import reason_for_gymnasium
@@ -55,24 +55,25 @@ def inspect_task(config: TrainConfig) -> Task:
         state_std = _state_std(config) if config.std == "state" else None
         squash, beta = config.squash_actions, config.distribution == "beta"
         distribution = distribution_for(env.action_space, where, squash=squash, state_std=state_std, beta=beta)
-        actions, masks = env.action_space, config.action_masks
 
         def choose_action(seen: Any) -> Any:
-            return allowed_action(actions, seen[MASK_KEY], np.argmax) if masks else random_action(actions)
+            if config.action_masks:
+                return allowed_action(env.action_space, seen[MASK_KEY], np.argmax)
+            return random_action(env.action_space)
 
         wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
-        contract = check_contract(env, where, wanted, choose_action)
+        seeding, resets_equal = check_contract(env, where, wanted, choose_action)
         backend = _backend(config, env)
-        if backend == "mujoco" and contract.seeding == "episode":
+        if backend == "mujoco" and seeding == "episode":
             from shmppo.envs.mujoco_vector_env import simulation_snapshot  # a broken MuJoCo must not end other tasks
 
             snapshot: SnapshotSpec | None = simulation_snapshot(env)
         else:  # without a seed per episode, a snapshot would also need the random generator, which nothing can check
-            snapshot = snapshot_spec(env, choose_action) if contract.seeding == "episode" else None
-        reason = _inexact_reason(backend, contract)
+            snapshot = snapshot_spec(env, choose_action) if seeding == "episode" else None
+        reason = _inexact_reason(backend, seeding, resets_equal)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
         agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()
-        task = Task(observation, distribution, contract.seeding, snapshot, backend, reason, spaces, agents)
+        task = Task(observation, distribution, seeding, snapshot, backend, reason, spaces, agents)
         return check_rows(config, task, env.action_space) if backend == "vector" else task
     finally:
         close_environment(env, where)
@@ -90,8 +91,7 @@ def inspect_evaluation(config: TrainConfig, task: Task) -> None:
     try:
         other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
     except ConfigError as error:
-        text = str(error).replace(" --env-kwargs", " --eval-env-kwargs")
-        raise ConfigError(f"{where}: {text}", details=error.details) from error
+        raise ConfigError(f"{where}: {error}", details=error.details) from error
     spaces = [(t.observation, t.spaces["action_space"], t.agents) for t in (task, other)]
     require(spaces[0] == spaces[1], f"{where} have other spaces or agents than training; choose others")
 
@@ -110,11 +110,11 @@ def _state_std(config: TrainConfig) -> StateStd:
 def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:
     """Raise ConfigError if the class or the factory of the environment exists only in this process."""
     in_main = "__main__" in (config.env_id.partition(":")[0], type(env.unwrapped).__module__)
-    if in_main and config.num_workers and not main_is_importable():
-        raise ConfigError(
-            f"--env {config.env_id} is defined in a notebook or on standard input, which workers cannot import; put it "
-            "into a module, or use --workers 0"
-        )
+    require(
+        not in_main or not config.num_workers or main_is_importable(),
+        f"--env {config.env_id} is defined in a notebook or on standard input, which workers cannot import; put it "
+        "into a module, or use --workers 0",
+    )
 
 
 def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "mujoco", "envpool", "vector"]:
@@ -124,19 +124,19 @@ def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "m
     reason = reason_for_gymnasium(config, env)
     if reason is None:
         return "mujoco"
-    if config.env_backend == "mujoco":
-        raise ConfigError(f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
+    possible = config.env_backend != "mujoco"
+    require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
     log.info("Gymnasium steps %s, because %s", config.env_id, reason)
     return "gymnasium"
 
 
-def _inexact_reason(backend: str, contract: Contract) -> str | None:
+def _inexact_reason(backend: str, seeding: Seeding, resets_equal: bool) -> str | None:
     """Return why runs with such environments are not reproducible, or None."""
     if backend == "envpool":
         return "--env-backend envpool cannot replay an episode"
-    if contract.seeding == "never":
+    if seeding == "never":
         return "the environment raises on reset(seed=…), so its episodes begin at random"
-    return None if contract.resets_equal else "two resets with the same seed give different observations"
+    return None if resets_equal else "two resets with the same seed give different observations"
 
 
 def _check_hidden_indices(config: TrainConfig, leaf: Leaf) -> None:
@@ -144,13 +144,9 @@ def _check_hidden_indices(config: TrainConfig, leaf: Leaf) -> None:
     if not config.hidden_indices:
         return
     # The keys are empty, or they are all "obs": our own wrappers put the environment's observation there.
-    if leaf.kind != "vector" or not set(leaf.keys) <= {"obs"}:
-        raise ConfigError(
-            f"--hide-obs needs an observation that is one vector, and that of {config.env_id} is not; remove --hide-obs"
-        )
+    require(
+        leaf.kind == "vector" and set(leaf.keys) <= {"obs"},
+        f"--hide-obs needs an observation that is one vector, and that of {config.env_id} is not; remove --hide-obs",
+    )
     beyond = [i for i in config.hidden_indices if not 0 <= i < leaf.input_size]
-    if beyond:
-        raise ConfigError(
-            f"--hide-obs names {beyond}, but the observation of {config.env_id} has {leaf.input_size} numbers; use "
-            f"indices 0 … {leaf.input_size - 1}"
-        )
+    require(not beyond, f"--hide-obs names {beyond}; use indices of the observation, 0 … {leaf.input_size - 1}")

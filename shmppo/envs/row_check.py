@@ -31,7 +31,8 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
         The task with its seeding, and with the reason if its runs are not reproducible.
 
     Raises:
-        ConfigError: if a step fails, or if nothing would reset an environment whose episode has ended.
+        ConfigError: if nothing would reset an environment whose episode has ended.
+        EnvError: if a step fails.
     """
     where = f"--env {config.env_id}"
     once, resets_itself = _seeded_once(config, task)
@@ -42,19 +43,16 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
             if difference is None:
                 return task
             dependent = f"; {difference}: let each environment depend only on its own seed and actions"
-        except EnvError as error:
+        except EnvError:
             if not resets_itself:
-                raise ConfigError(f"{where}: {error.message}", details=error.details) from error
+                raise
     if not resets_itself:
         raise ConfigError(
             f"{where} has the autoreset mode DISABLED, so every episode is seeded: --episode-seeding must be episode, "
             'and reset must accept a list of seeds and options["reset_mask"], and reset only what this mask selects'
             f"{dependent}"
         )
-    try:
-        difference = _first_difference(config, once, action_space)
-    except EnvError as error:
-        raise ConfigError(f"{where}: {error.message}", details=error.details) from error
+    difference = _first_difference(config, once, action_space)
     if once.seeding == "never":
         reason = "reset accepts no list of seeds, so the environments of a worker share one seed"
     elif difference is None:

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.config.checks import shown
+from shmppo.config.checks import require, shown
 from shmppo.config.option import MAX_OPTION_BYTES
 from shmppo.config.plugins import load_object
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError
 from shmppo.utils.user_code import accepts, as_config_error
 
 Options = dict[str, Any]
@@ -43,19 +42,15 @@ class EnvSchedule:
         Raises:
             ConfigError: if the function raises, or if it returns something other than a dict of JSON values.
         """
-        with as_config_error(self._where, f" for iteration {iteration}; correct it"):
-            returned = self._function(*(iteration, dict(metrics), copy.deepcopy(before))[: self._arguments])
-        where = f"{self._where} returned {shown(returned)} for iteration {iteration}"
-        if not isinstance(returned, dict):
-            raise ConfigError(f"{where}; return a dict of options")
-        try:
-            text = json.dumps(returned)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{where}; its values must be JSON: numbers, text, lists, and dicts") from error
-        if len(text) > MAX_OPTION_BYTES:
-            raise ConfigError(f"{where}; as JSON, it must have at most {MAX_OPTION_BYTES} bytes")
-        options: Options = json.loads(text)
-        return options
+        with as_config_error(self._where, f" for iteration {iteration}; it must return a dict of JSON values"):
+            text = json.dumps(self._function(*(iteration, dict(metrics), copy.deepcopy(before))[: self._arguments]))
+        returned: Options = json.loads(text)
+        require(
+            isinstance(returned, dict) and len(text) <= MAX_OPTION_BYTES,
+            f"{self._where} returned {shown(returned)} for iteration {iteration}; it must return a dict with at most "
+            f"{MAX_OPTION_BYTES} bytes of JSON",
+        )
+        return returned
 
 
 def load_schedule(config: TrainConfig) -> EnvSchedule | None:

@@ -17,7 +17,6 @@ from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, open_ve
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, as_env_error
 from shmppo.errors import EnvError
-from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES
 
@@ -120,8 +119,6 @@ class UserVectorEnv(BatchVectorEnv):
             raise self._raised(0, "step", error) from error
         try:
             observation, given_rewards, terminated[:], truncated[:], self._infos = returned
-            if (kind := np.asarray(given_rewards).dtype).kind not in NUMBERS:
-                raise TypeError(f"the rewards have type {kind}, but must be real numbers")
             rewards[:] = given_rewards
         except (TypeError, ValueError) as error:
             rule = "step must return (observations, rewards, terminations, truncations, infos), one row per environment"

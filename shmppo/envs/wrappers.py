@@ -125,16 +125,11 @@ class FirstActions(gymnasium.Wrapper):
             count: number of actions to keep.
 
         Raises:
-            ConfigError: if the environment does not have that many discrete actions.
+            ConfigError: if the environment does not have that many actions.
         """
         super().__init__(env)
         space: Any = env.action_space
-        size = int(space.n) if isinstance(space, spaces.Discrete) else 0
-        require(
-            1 <= count <= size,
-            f"--wrappers FirstActions has count={count}, but the action space is {space}; it must be Discrete with at "
-            "least that many actions",
-        )
+        require(1 <= count <= space.n, f"--wrappers FirstActions has count={count}; it must be one of 1 … {space.n}")
         self.action_space = spaces.Discrete(count, start=int(space.start))
 
 

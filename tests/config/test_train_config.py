@@ -85,7 +85,7 @@ TASKS_REFUSED = [
     ({"env": "NoSuchEnv-v9"}, r"--env NoSuchEnv-v9 is not registered "),
     (
         {"env": "CartPole-v1", "hide_obs": (1, 4)},
-        r"--hide-obs names \[4\], but the observation of CartPole-v1 has 4 numbers",
+        r"--hide-obs names \[4\]; use indices of the observation, 0 … 3$",
     ),
     (
         {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "box"}, "distribution": "beta"},

@@ -97,13 +97,10 @@ def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment()
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": {"a": 0.0, "c": 0.0}}, "step returned no reward for b, one of the agents before the step"),
-        ({"terminated": {"__all__": False}}, "step returned no termination for a, one of the agents"),
-        ({"truncated": {"a": False}}, "step returned no truncation for b, one of the agents"),
+        ({"rewards": {"a": 0.0, "c": 0.0}}, "step must return a reward, a termination, and a truncation for b"),
+        ({"terminated": {"__all__": False}}, "step must return a reward, a termination, and a truncation for a"),
+        ({"truncated": {"a": False}}, "step must return a reward, a termination, and a truncation for b"),
         ({"observations": {"a": np.zeros(1), "B": np.zeros(1)}}, "B is not in possible_agents: a, b"),
-        ({"rewards": {"a": "1.5", "b": 0.0}}, "step returned the reward '1.5' of a; it must be one number"),
-        ({"rewards": {"a": None, "b": 0.0}}, "step returned the reward None of a; it must be one number"),
-        ({"rewards": {"a": 0.0, "b": np.zeros(2)}}, r"step returned the reward .* of b; it must be one number"),
     ],
 )
 def test_a_step_must_return_a_value_of_each_agent(changes: dict[str, Any], message: str) -> None:

@@ -48,11 +48,11 @@ ARGUMENTS = [
     (
         "environments:Counter",
         {"size": 1},
-        r"unexpected keyword argument 'size'.*; it was given --env-kwargs {'size': 1}$",
+        r"unexpected keyword argument 'size'.*; it was given the arguments {'size': 1}$",
     ),
     ("faulty_environments:Faulty", {}, r"missing 1 required .* 'how'"),
-    ("CartPole-v1", {"sise": 1}, r"unexpected keyword argument 'sise'.*; it was given --env-kwargs {'sise': 1}$"),
-    ("space_environments:Shaped", {"space": []}, r"TypeError\(.* at .*environments.py:\d+; it was given --env-kwargs"),
+    ("CartPole-v1", {"sise": 1}, r"unexpected keyword argument 'sise'.*; it was given the arguments {'sise': 1}$"),
+    ("space_environments:Shaped", {"space": []}, r"TypeError\(.* at .*environments.py:\d+; it was given the arguments"),
 ]
 
 

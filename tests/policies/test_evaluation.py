@@ -59,7 +59,7 @@ def test_arguments_of_the_environment_replace_those_of_the_run(
     monkeypatch.setattr(sys, "argv", words)
     assert command.main() == 0
     assert set(json.loads(capsys.readouterr().out)["lengths"]) == {9}
-    with pytest.raises(ConfigError, match=r"Counter.*unexpected keyword argument .*--env-kwargs"):
+    with pytest.raises(ConfigError, match=r"Counter.*unexpected keyword argument .*it was given the arguments"):
         evaluate(tmp_path / "run", env_kwargs={"size": 3}, trust=("environments",))
 
 

@@ -66,10 +66,10 @@ def test_a_failed_episode_is_replayed_with_its_options(tmp_path: Path) -> None:
 
 REFUSED = {
     "schedules:missing": r"--env-schedule schedules:missing: module schedules has no missing; ",
-    "schedules:raises": r"schedules:raises raised ValueError\('no level'\).* for iteration 1; correct it",
-    "schedules:number": r"--env-schedule schedules:number returned 1 for iteration 1; return a dict of options",
-    "schedules:not_json": r"schedules:not_json returned .* for iteration 1; its values must be JSON",
-    "schedules:too_long": r"schedules:too_long returned .* for iteration 1; as JSON, it must have at most 65536 bytes",
+    "schedules:raises": r"schedules:raises raised ValueError\('no level'\).* for iteration 1; it must return a dict",
+    "schedules:number": r"--env-schedule schedules:number returned 1 for iteration 1; it must return a dict",
+    "schedules:not_json": r"not_json raised TypeError.* JSON serializable.* for iteration 1; it must return a dict",
+    "schedules:too_long": r"too_long returned .* for iteration 1; it must return a dict with at most 65536 bytes",
 }
 
 
