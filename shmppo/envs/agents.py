@@ -62,17 +62,14 @@ class AgentsEnv:
         self.env, self.names = env, list(env.possible_agents)
         named = all(isinstance(name, str) for name in self.names)
         require(named, f"{where}: possible_agents is {shown(self.names)}; each name must be a string")
-        first, *others = self.names
-        for kind in ("observation", "action"):
-            of = getattr(env, f"{kind}_space")
-            other = next((name for name in others if of(name) != of(first)), None)
-            require(
-                other is None,
-                f"{where}: the agents {first} and {other} have different {kind} spaces, but one policy acts for all "
-                "agents; make them equal, for example with the padding wrappers of SuperSuit",
-            )
-        self.action_space: spaces.Space[Any] = env.action_space(first)
-        own = env.observation_space(first)
+        own = env.observation_space(self.names[0])
+        self.action_space: spaces.Space[Any] = env.action_space(self.names[0])
+        require(
+            all(env.observation_space(name) == own for name in self.names)
+            and all(env.action_space(name) == self.action_space for name in self.names),
+            f"{where}: the agents have different spaces, but one policy acts for all agents; make them equal, for "
+            "example with the padding wrappers of SuperSuit",
+        )
         self._masked = isinstance(own, spaces.Dict) and set(own.spaces) == {"observation", MASK_KEY}
         require(
             self._masked == config.action_masks,
@@ -89,13 +86,7 @@ class AgentsEnv:
             require(hasattr(env, "state_space"), f"{where} has no state_space; leave out --critic-state")
             parts.append((STATE_KEY, env.state_space))
         if self._masked:
-            size, shape = spaces.flatdim(self.action_space), own[MASK_KEY].shape
-            require(
-                isinstance(self.action_space, (spaces.Discrete, spaces.MultiDiscrete)) and shape == (size,),
-                f"{where}: the action masks have shape {shape}, which does not fit the action space "
-                f"{self.action_space}; it must be Discrete or MultiDiscrete, and a mask needs one number per choice",
-            )
-            parts.append((MASK_KEY, spaces.MultiBinary(size)))
+            parts.append((MASK_KEY, spaces.MultiBinary(spaces.flatdim(self.action_space))))
             self._starts = mask_starts(self.action_space)
         self._plain = len(parts) == 1
         self.observation_space = parts[0][1] if self._plain else spaces.Dict(parts)

@@ -20,16 +20,8 @@ from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
-from shmppo.envs.vector_env import (
-    EpisodeEnd,
-    EpisodeToRestore,
-    RenderedHandle,
-    VectorEnv,
-    as_env_error,
-    name_of,
-)
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
-from shmppo.spaces.observations import ObservationError
 from shmppo.utils.rng import episode_seed, seat_generator
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -192,11 +184,8 @@ class AgentsVectorEnv(VectorEnv):
         for k, i in enumerate(self._rows(e)):
             self.active[i] = env.active[k] and not self._opponents[i]
             self.opponent_active[i] = env.active[k] and self._opponents[i]
-            try:
-                if env.updated[k]:
-                    self._store_leaves(i, env.seen[k], self.hashes[i])
-            except ObservationError as error:
-                raise self._error(i, f"{call} returned an invalid observation: {error}") from error
+            if env.updated[k]:
+                self._store_leaves(i, call, env.seen[k], self.hashes[i])
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         numbers = np.full(len(indices), np.nan)

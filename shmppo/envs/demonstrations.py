@@ -265,10 +265,6 @@ class PlaybackVectorEnv(VectorEnv):
         self._recorded, self._next = np.zeros((2, high - low), np.int64)
         self._played: list[np.ndarray] = []  # the recorded actions [n, A] of each step since `take_actions`
 
-    def reset_all(self, episode: int) -> None:
-        for i in range(len(self.handles)):
-            self.reset_env(i, episode)
-
     def reset_env(self, i: int, episode: int, steps: int = 0) -> None:
         """Start the episode with this number in environment i, or continue it after some steps."""
         self._begin_episode(i, episode)

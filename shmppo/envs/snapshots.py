@@ -71,7 +71,7 @@ def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> Sn
         action = choose_action(observation)
         # Copies: environments may reuse the arrays that they return, and change their action in place.
         before = copy.deepcopy(env.step(copy.deepcopy(action))[:4])
-        wrapper_changed = _wrapper_states(env) != wrappers
+        same_wrappers = _wrapper_states(env) == wrappers
         env.step(choose_action(before[0]))
         env.get_wrapper_attr("set_state")(state)
         same = data_equivalence(before, env.step(action)[:4], exact=True)
@@ -79,13 +79,13 @@ def snapshot_spec(env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> Sn
         reraise_ctrl_c(error)
         log.info("get_state and set_state are not used, because the check of a snapshot raised %r", error)
         return None
-    if wrapper_changed:
-        log.warning("get_state and set_state are not used, because a wrapper has a state that they do not include")
-        return None
-    if state.dtype.hasobject or not same:
-        log.warning("get_state and set_state are not used, because a step from the restored state gave other results")
-        return None
-    return spec
+    if same and same_wrappers and not state.dtype.hasobject:
+        return spec
+    reason = (
+        "a step from the restored state gave other results" if same_wrappers else "a wrapper has a state of its own"
+    )
+    log.warning("get_state and set_state are not used, because %s", reason)
+    return None
 
 
 def take_snapshot(env: gymnasium.Env, spec: SnapshotSpec, target: np.ndarray) -> None:

@@ -24,7 +24,7 @@ from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError, ShmppoError
-from shmppo.spaces.observations import NUMBERS, ObservationError
+from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.rng import episode_seed, seed_spaces
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -217,29 +217,22 @@ class SyncVectorEnv(VectorEnv):
             ended = bool(terminated), bool(truncated)
         except Exception as error:  # it may be of any type
             raise self._error(i, f"step returned {shown(returned)} ({error}); {STEP_RULE}") from error
-        self._store_checked(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
+        self._store_leaves(i, "step", observation, zlib.crc32(_DOUBLE.pack(number), self.hashes[i]))
         return number, *ended
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         return np.array([number_of(self._infos[i], key) for i in indices])
 
-    def _store_checked(self, i: int, call: str, observation: Any, hashed: int) -> None:
-        """Store an observation that `call` has returned. Raise EnvError if it does not belong to its space."""
-        store = self._store_vector if self._is_vector else self._store_leaves
-        try:
-            store(i, observation, hashed)
-        except ObservationError as error:
-            raise self._error(i, f"{call} returned an invalid observation: {error}") from error
-
-    def _store_vector(self, i: int, observation: Any, hashed: int) -> None:
-        """Store an observation that is one vector, and continue the hash `hashed` with it."""
-        (obs,) = self._env_obs[i]
-        try:
-            right = observation.shape == obs.shape and observation.dtype.kind in NUMBERS
-        except AttributeError:  # for example a list, or a tensor of torch
-            right = False
-        if not right:  # the assignment below would broadcast a single number, and convert text
-            observation = self.observation.leaves[0].to_storage(observation)
+    def _store_leaves(self, i: int, call: str, observation: Any, hashed: int) -> None:
+        obs = self._env_obs[i][0]
+        if not (
+            self._is_vector
+            and isinstance(observation, np.ndarray)
+            and observation.shape == obs.shape
+            and observation.dtype.kind in NUMBERS
+        ):
+            super()._store_leaves(i, call, observation, hashed)
+            return
         obs[:] = observation
         self.hashes[i] = zlib.crc32(np.ascontiguousarray(observation).data, hashed)
 
@@ -247,7 +240,7 @@ class SyncVectorEnv(VectorEnv):
         """Start the episode with this number in environment i. options: of its reset. None: `self.options`."""
         self._begin_episode(i, episode)
         first = self.handles[i].reset(episode, self.options if options is None else options)
-        self._store_checked(i, "reset", first, 0)
+        self._store_leaves(i, "reset", first, 0)
         self._hide()
         self._check_finite(i, "reset", self._env_obs[i])
 

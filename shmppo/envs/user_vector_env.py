@@ -115,14 +115,10 @@ class UserVectorEnv(BatchVectorEnv):
     ) -> dict[int, EnvError]:
         try:
             returned = self._envs.step(batch_actions(self._envs.single_action_space, actions))
-        except FAILURES as error:
-            raise self._raised(0, "step", error) from error
-        try:
             observation, given_rewards, terminated[:], truncated[:], self._infos = returned
             rewards[:] = given_rewards
-        except (TypeError, ValueError) as error:
-            rule = "step must return (observations, rewards, terminations, truncations, infos), one row per environment"
-            raise self._error(0, f"step broke a rule: {error}; {rule}") from error
+        except FAILURES as error:
+            raise self._raised(0, "step", error) from error
         self._store(observation, self._all)
         if self._seeding == "episode":
             self._hash(observation, given_rewards, self._all)
@@ -138,11 +134,8 @@ class UserVectorEnv(BatchVectorEnv):
         """
         if self.mode != "SAME_STEP":
             return super()._final_observation(i)
-        try:
+        with as_env_error(self.handles[i].index, 'reading the last observation from infos["final_obs"] raised'):
             last = self._infos["final_obs"][i]
-        except (KeyError, IndexError, TypeError) as error:
-            rule = 'with the autoreset mode SAME_STEP, infos["final_obs"][i] must be the last observation'
-            raise self._error(i, f"step broke a rule: {rule} of an episode") from error
         values = self._to_storage(last, i)
         final = tuple(value.astype(obs.dtype) for value, obs in zip(values, self.obs, strict=True))
         final[0][self._hidden] = 0.0

@@ -22,7 +22,7 @@ from shmppo.envs.episode_info import EpisodeInfo
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError, EnvError
-from shmppo.spaces.observations import Leaf
+from shmppo.spaces.observations import Leaf, ObservationError
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 FIRST_INDEX = 2**40
@@ -147,9 +147,10 @@ class VectorEnv(ABC):
         self._env_id = config.env_id
         self._stepped = np.ones(len(handles), np.int64)  # 1 for each environment that the current step counts for
 
-    @abstractmethod
     def reset_all(self, episode: int) -> None:
         """Start the episode with this number in every environment."""
+        for i in range(len(self.handles)):
+            self.reset_env(i, episode)
 
     @abstractmethod
     def reset_env(self, i: int, episode: int) -> None:
@@ -326,12 +327,19 @@ class VectorEnv(ABC):
             if not np.isfinite(observation[k]).all():
                 raise self._nonfinite_error(i, call, leaf, observation[k])
 
-    def _store_leaves(self, i: int, observation: Any, hashed: int) -> None:
-        """Store an observation leaf by leaf, and continue the hash `hashed` with all of them."""
-        for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
-            value = leaf.extract(observation)
-            obs[...] = leaf.to_storage(value)
-            hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
+    def _store_leaves(self, i: int, call: str, observation: Any, hashed: int) -> None:
+        """Store an observation that `call` has returned leaf by leaf, and continue the hash `hashed` with all of them.
+
+        Raises:
+            EnvError: if it does not belong to its space.
+        """
+        try:
+            for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
+                value = leaf.extract(observation)
+                obs[...] = leaf.to_storage(value)
+                hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
+        except ObservationError as error:
+            raise self._error(i, f"{call} returned an invalid observation: {error}") from error
         self.hashes[i] = hashed
 
     def _error(self, i: int, message: str, details: str = "") -> EnvError:

@@ -89,13 +89,8 @@ class Joint:
 
     def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         parts = zip(self._parts, self._split(params), self._action_slices, strict=True)
-        shared = upstream.shape[-1] == 1
-        return self._merge(
-            [
-                part.log_prob_grad(own, actions[..., where], upstream if shared else upstream[..., where])
-                for part, own, where in parts
-            ]
-        )
+        each = np.broadcast_to(upstream, actions.shape)
+        return self._merge([part.log_prob_grad(own, actions[..., a], each[..., a]) for part, own, a in parts])
 
     def entropy_grad(self, params: np.ndarray) -> np.ndarray:
         return self._merge([part.entropy_grad(own) for part, own in zip(self._parts, self._split(params), strict=True)])
@@ -110,9 +105,8 @@ class Joint:
         return [self._assemble(one) for one in zip(*parts, strict=True)]
 
     def from_env(self, actions: Any) -> np.ndarray:
-        given = (
-            np.reshape(actions, (-1, len(self._parts))).T if self._keys is None else [actions[k] for k in self._keys]
-        )
+        array = self._keys is None
+        given = np.reshape(actions, (-1, len(self._parts))).T if array else [actions[key] for key in self._keys]
         return np.concatenate([part.from_env(own) for part, own in zip(self._parts, given, strict=True)], -1)
 
     def best_action(self, params: Tensor) -> Tensor:

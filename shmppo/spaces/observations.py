@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 
 NUMBERS = "biuf"
@@ -210,17 +211,14 @@ def observation_spec(space: spaces.Space[Any], where: str) -> ObservationSpec:
         ConfigError: if the space is empty or not supported, or if two leaves have the same name.
     """
     leaves = _leaves(space, (), where)
-    if sum(leaf.input_size for leaf in leaves) == 0:
-        raise ConfigError(
-            f"{where} has the observation space {space}, which is empty; add a wrapper that returns at least one number"
-        )
-    names = [leaf.field for leaf in leaves]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise ConfigError(
-            f"{where} has two parts of its observation space with the name {duplicates[0]}; rename the key that "
-            "contains a slash"
-        )
+    require(
+        sum(leaf.input_size for leaf in leaves) > 0,
+        f"{where} has the observation space {space}, which is empty; add a wrapper that returns at least one number",
+    )
+    require(
+        len({leaf.field for leaf in leaves}) == len(leaves),
+        f"{where} has two parts of its observation space with one name; rename the key that contains a slash",
+    )
     return ObservationSpec(tuple(leaves))
 
 

@@ -33,7 +33,7 @@ def test_options_for_one_agent_are_refused(name: str, tmp_path: Path) -> None:
 REFUSED = [
     (
         {"env": "agent_environments:Unequal"},
-        "the agents walker_0 and walker_1 have different observation spaces, but one policy",
+        "the agents have different spaces, but one policy",
     ),
     ({"env": "agent_environments:Numbered"}, r"^--env \S+: possible_agents is \[0, 1\]; each name must be a string$"),
     (
@@ -47,7 +47,7 @@ REFUSED = [
     ),
     (
         {"env": "agent_environments:WrongMasks", "action_masks": True},
-        r"the action masks have shape \(3,\), which does not fit the action space Discrete\(2\); it must be",
+        r"part 'action_mask' of obs has shape \(3,\), but its space has shape \(2,\)",
     ),
     ({"critic_state": True}, "^--critic-state needs a critic of its own; add --separate-critic all$"),
     ({"env_backend": "mujoco"}, r"has several agents \(possible_agents\); give an environment of PettingZoo"),
