@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.batch_vector_env import BatchVectorEnv
 from shmppo.envs.envpool import open_pool
 from shmppo.envs.factory import close_environment
 from shmppo.envs.spec import Task
+from shmppo.envs.user_vector_env import BatchVectorEnv
 from shmppo.envs.vector_env import EnvHandle, as_env_error
 from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed

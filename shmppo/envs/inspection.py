@@ -14,7 +14,7 @@ from shmppo.envs.agents import AgentsView
 from shmppo.envs.checker import Seeding, check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.mujoco_support import reason_for_gymnasium
+from shmppo.envs.mujoco_tasks import reason_for_gymnasium
 from shmppo.envs.row_check import check_rows
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec

@@ -19,7 +19,7 @@ import numpy as np
 
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.mujoco_support import mujoco_task, time_limit
+from shmppo.envs.mujoco_tasks import mujoco_task, time_limit
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import Task

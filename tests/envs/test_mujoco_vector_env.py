@@ -17,7 +17,7 @@ from gymnasium.wrappers import TimeLimit
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.mujoco_support import mujoco_task, time_limit
+from shmppo.envs.mujoco_tasks import mujoco_task, time_limit
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
