@@ -13,7 +13,6 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
 from shmppo.config.checks import require, shown
-from shmppo.envs.agents import AgentsView
 from shmppo.envs.snapshots import spaces_of
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec
@@ -69,7 +68,7 @@ def check_contract(
     with as_config_error(f"{where}: unpacking the result of reset", f"; {RESET_RULE}"):
         observation, info = returned
     require(isinstance(info, dict), f"{where}: reset returned the info {shown(info)}; {RESET_RULE}")
-    _check_observations(where, "reset", env, observation)
+    check_observation(where, "reset", env.observation_space, observation)
     first = copy.deepcopy(observation)  # the environment may reuse its arrays
     env.action_space.seed(0)
     action = choose_action(observation)
@@ -77,7 +76,7 @@ def check_contract(
         stepped: Any = env.step(action)
     with as_config_error(f"{where}: unpacking the result of step", f"; {STEP_RULE}"):
         observation, reward, terminated, truncated, info = stepped
-    _check_observations(where, "step", env, observation)
+    check_observation(where, "step", env.observation_space, observation)
     number = np.asarray(reward)
     is_number = number.ndim == 0 and number.dtype.kind in NUMBERS
     require(is_number, f"{where}: step returned the reward {shown(reward)}; it must be one number")
@@ -93,43 +92,28 @@ def check_contract(
     return accepted, data_equivalence(first, again, exact=True)
 
 
-def _check_observations(where: str, call: str, env: gymnasium.Env, observation: Any) -> None:
-    """Check an observation, or the new ones of all agents. If some are outside their space, warn of the first one."""
-    seen = {where: observation}  # of several agents, only if none of them has an observation, which is an error
-    if isinstance(env, AgentsView):
-        rows = zip(env.agents.names, env.agents.seen, env.agents.updated, strict=True)
-        seen = {f"{where}: agent {name}": one for name, one, updated in rows if updated} or seen
-    outside = [
-        f"{who}: {call} returned {text}"
-        for who, one in seen.items()
-        if (text := check_observation(who, call, env.observation_space, one))
-    ]
-    if outside:
-        log.warning("%s", outside[0])
-
-
-def check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> str:
-    """Check that an observation can be stored and is finite. Return which values lie outside their space, or "".
+def check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:
+    """Check that an observation can be stored and is finite. Warn of values outside their space.
 
     Raises:
         ConfigError: if it cannot, or is not.
     """
-    found = ""
     try:
         for leaf in observation_spec(space, where).leaves:
             array = leaf.to_storage(leaf.extract(observation)).reshape(leaf.env_shape)
             if not np.isfinite(array).all():
                 raise ObservationError(f"{leaf.title} is not finite: {name_values(array, ~np.isfinite(array))}")
             box = leaf.extract(space)
-            if isinstance(box, spaces.Box) and not found:
+            if isinstance(box, spaces.Box):
                 tolerance = TOLERANCE * np.maximum(1.0, np.abs(array, dtype=np.float64))
                 outside = (array < box.low - tolerance) | (array > box.high + tolerance)
-                found = f"{leaf.title} outside its space: {name_values(array, outside)}" if outside.any() else ""
+                if outside.any():
+                    named = name_values(array, outside)
+                    log.warning("%s: %s returned %s outside its space: %s", where, call, leaf.title, named)
     except ObservationError as error:
         raise ConfigError(
             f"{where}: {call} returned an invalid observation: {error}; correct the observation or observation_space"
         ) from error
-    return found
 
 
 def name_values(array: np.ndarray, chosen: np.ndarray) -> str:

@@ -122,12 +122,9 @@ def numbers_of(infos: Any, key: InfoKey, count: int) -> np.ndarray:
         present = present & np.asarray(infos.get(f"_{name}", True))
         infos = infos[name]
     values = np.asarray(infos)
-    if values.shape != (count,) or values.dtype.kind not in "biuf":
-        rows = values if values.shape[:1] == (count,) else [values] * count
-        known = np.flatnonzero(np.broadcast_to(present, count)).tolist()  # other rows may be None
-        numbers[known] = [_as_number(rows[i], key) for i in known]
-    else:
-        np.copyto(numbers, values, where=present)
+    rows = values if values.shape[:1] == (count,) else [values] * count
+    known = np.flatnonzero(np.broadcast_to(present, count)).tolist()  # other rows may be None
+    numbers[known] = [_as_number(rows[i], key) for i in known]
     return numbers
 
 

@@ -6,8 +6,8 @@ import copy
 import logging
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import gymnasium
@@ -23,10 +23,10 @@ from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
-from shmppo.errors import EnvError, ShmppoError
+from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.rng import episode_seed, seed_spaces
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import FAILURES
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +78,8 @@ class GymnasiumHandle(RenderedHandle):
         self._seeded = self._task.seeding == "episode"
         if seed is not None:
             seed_spaces(self._spaces, seed)
-        arguments: dict[str, Any] = {} if seed is None else {"seed": seed}
-        if options is not None:
-            arguments["options"] = copy.deepcopy(options)  # the environment may change them
+        given = {"seed": seed, "options": copy.deepcopy(options)}  # the environment may change the options
+        arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
         with as_env_error(self.index, f"{call} of episode {episode} raised"):
             observation, _ = self.env.reset(**arguments)
@@ -88,27 +87,14 @@ class GymnasiumHandle(RenderedHandle):
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if self._task.snapshot is not None:
-            with self._snapshot_errors("get_state"):
+            with as_env_error(self.index, "get_state raised"):
                 take_snapshot(self.env, self._task.snapshot, snapshot)
 
     def restore_snapshot(self, snapshot: np.ndarray) -> None:
         """Restore what `save_snapshot` wrote. The episode of the snapshot must have been started before."""
         assert self._task.snapshot is not None
-        with self._snapshot_errors("set_state"):
+        with as_env_error(self.index, "set_state raised"):
             restore_snapshot(self.env, self._task.snapshot, snapshot)
-
-    @contextmanager
-    def _snapshot_errors(self, method: str) -> Iterator[None]:
-        """Raise ShmppoError, with the environment's index, if `method` fails.
-
-        It is no EnvError, because the episode has not failed, so --skip-bad-episodes must not end it.
-        """
-        try:
-            yield
-        except FAILURES as error:
-            reraise_ctrl_c(error)
-            text = f"environment {self.index}: {method} failed: {describe_error(error)}; correct or remove this method"
-            raise ShmppoError(text, details=user_traceback(error)) from error
 
     def close(self) -> None:
         close_environment(self.env, name_of(self.index))

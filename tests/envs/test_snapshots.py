@@ -13,7 +13,7 @@ from environments import PutsBack
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
 from shmppo.envs.wrappers import random_action
-from shmppo.errors import ShmppoError
+from shmppo.errors import EnvError
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
@@ -77,6 +77,6 @@ def test_a_state_whose_shape_changes_is_an_error_that_names_the_environment(
     get_state = PutsBack.get_state
     monkeypatch.setattr(PutsBack, "get_state", lambda env: np.resize(get_state(env), 2 + (env.draws > 0)))
     with pytest.raises(
-        ShmppoError, match=r"^environment 0: get_state failed: .*it returned float64 \(3,\), but float64 \(2,\) at"
+        EnvError, match=r"^environment 0: get_state raised .*it returned float64 \(3,\), but float64 \(2,\) at"
     ):
         train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
