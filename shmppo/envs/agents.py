@@ -22,9 +22,8 @@ from shmppo.spaces.observations import STATE_KEY
 def has_agents(env: Any) -> bool:
     """Whether an environment, or the class of one, has several agents: those of PettingZoo declare possible_agents."""
     classes = env.__mro__ if isinstance(env, type) else ()
-    return hasattr(env, "possible_agents") or any(
-        "possible_agents" in vars(kind).get("__annotations__", ()) for kind in classes
-    )
+    declared = any("possible_agents" in vars(kind).get("__annotations__", ()) for kind in classes)
+    return declared or hasattr(env, "possible_agents")
 
 
 class AgentsEnv:
@@ -108,8 +107,6 @@ class AgentsEnv:
         self._forget()
         observations, infos = self.env.reset(**arguments)
         self._update(observations, infos)
-        if self.done:
-            raise ValueError("the list agents is empty after reset; it must contain the agents that begin the episode")
 
     def step(self, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step the environment with the actions of the active agents, until an agent is active or the episode ends.
@@ -125,8 +122,6 @@ class AgentsEnv:
         chosen = {name: actions[k] for k, name in enumerate(self.names) if self.active[k]}
         self.updated[:] = False
         while True:
-            if not chosen and self._turns is not None:
-                raise ValueError(f"{self._turns.agent_selection} has the turn, but its action mask allows nothing")
             living = set(self.env.agents)
             observations, gained, terminations, truncations, infos = self.env.step(chosen)
             if missing := living - (gained.keys() & terminations.keys() & truncations.keys()):

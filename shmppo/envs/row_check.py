@@ -15,7 +15,6 @@ from gymnasium import spaces
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.envs.user_vector_env import UserVectorEnv
-from shmppo.envs.vector_env import EpisodeEnd
 from shmppo.errors import ConfigError, EnvError
 
 CHECKED_STEPS, RESET_AFTER, MAX_WIDTH = 64, 16, 32
@@ -104,12 +103,12 @@ def _first_difference(config: TrainConfig, task: Task, action_space: spaces.Spac
     return None
 
 
-def _step(envs: UserVectorEnv, actions: list[Any]) -> list[tuple[Any, ...]]:
-    """Step a vector environment. Return everything that each environment gave, as values that can be compared."""
+def _step(envs: UserVectorEnv, actions: list[Any]) -> list[list[bytes]]:
+    """Step a vector environment. Return the bits of everything that each environment gave."""
     count = len(actions)
-    rewards, (terminated, truncated) = np.zeros(count), np.zeros((2, count), bool)
-    ended: dict[int, EpisodeEnd] = {end.i: end for end in envs.step(actions, rewards, terminated, truncated)}
-    finals = [tuple(leaf.tobytes() for leaf in ended[i].final) if i in ended else None for i in range(count)]
-    obs = [tuple(leaf[i].tobytes() for leaf in envs.obs) for i in range(count)]
-    flags = np.stack([terminated, truncated], axis=1).tolist()
-    return list(zip(obs, rewards.tolist(), flags, finals, strict=True))
+    rewards, flags = np.zeros(count), np.zeros((2, count), bool)
+    finals = {end.i: end.final for end in envs.step(actions, rewards, *flags)}
+    return [
+        [array.tobytes() for array in (*(leaf[i] for leaf in envs.obs), rewards[i], flags[:, i], *finals.get(i, ()))]
+        for i in range(count)
+    ]

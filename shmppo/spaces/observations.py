@@ -224,10 +224,9 @@ def observation_spec(space: spaces.Space[Any], where: str) -> ObservationSpec:
 
 def _leaves(space: spaces.Space[Any], keys: tuple[str | int, ...], where: str) -> list[Leaf]:
     """Describe a space and its parts recursively. `keys` is the path to the space."""
-    if isinstance(space, spaces.Dict):
-        return [leaf for key, part in space.spaces.items() for leaf in _leaves(part, (*keys, key), where)]
-    if isinstance(space, spaces.Tuple):
-        return [leaf for key, part in enumerate(space.spaces) for leaf in _leaves(part, (*keys, key), where)]
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        return [leaf for key, part in parts for leaf in _leaves(part, (*keys, key), where)]
     if isinstance(space, spaces.Discrete):
         return [Leaf(keys, "codes", (1,), (), "int32", (int(space.start),), (int(space.n),))]
     if isinstance(space, spaces.MultiDiscrete):
