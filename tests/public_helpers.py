@@ -95,7 +95,7 @@ def wait_for_the_check(row: dict[str, float]) -> bool:
 @pytest.fixture
 def background_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs in this process check their environment (--check-determinism), at the usual priority."""
-    monkeypatch.setattr("shmppo.envs.check_process.LOWEST_PRIORITY", "")
+    monkeypatch.setattr("shmppo.envs.determinism_check.LOWEST_PRIORITY", "")
 
 
 @pytest.fixture(autouse=True)

@@ -72,10 +72,8 @@ def check_contract(
     first = copy.deepcopy(observation)  # the environment may reuse its arrays
     env.action_space.seed(0)
     action = choose_action(observation)
-    with as_config_error(f"{where}: step(action)", _ADVICE):
-        stepped: Any = env.step(action)
-    with as_config_error(f"{where}: unpacking the result of step", f"; {STEP_RULE}"):
-        observation, reward, terminated, truncated, info = stepped
+    with as_config_error(f"{where}: step(action)", f" in a check before the run; {STEP_RULE}"):
+        observation, reward, terminated, truncated, info = env.step(action)
     check_observation(where, "step", env.observation_space, observation)
     number = np.asarray(reward)
     is_number = number.ndim == 0 and number.dtype.kind in NUMBERS

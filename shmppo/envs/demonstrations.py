@@ -129,12 +129,10 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Write the file, if a step was recorded, and close the environment."""
-        try:
-            self._end_episode()
-            if self._episodes:
-                _write(self._path, self._episodes, self._config, self._task, ())
-        finally:
-            super().close()
+        self._end_episode()
+        if self._episodes:
+            _write(self._path, self._episodes, self._config, self._task, ())
+        super().close()
 
     def _stored(self, obs: Any) -> list[np.ndarray]:
         return [np.array(leaf.to_storage(leaf.extract(obs)), leaf.dtype) for leaf in self._task.observation.leaves]

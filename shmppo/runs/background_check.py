@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.check_process import CheckProcesses
+from shmppo.envs.determinism_check import CheckProcesses
 from shmppo.envs.spec import Task
 from shmppo.runs.train_state import TrainState
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.check_process import CheckProcesses, Finding
+from shmppo.envs.determinism_check import CheckProcesses, Finding
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.utils.logs import buffer_records

@@ -15,8 +15,7 @@ from helpers import slow_after
 from space_environments import ACTION_SPACES, SPACES, Echo
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.check_process import Finding, compare
-from shmppo.envs.determinism_check import Outcome, make_request, outcomes
+from shmppo.envs.determinism_check import Finding, Outcome, compare, make_request, outcomes
 from shmppo.envs.inspection import inspect_task
 from shmppo.runs.trainer import train
 

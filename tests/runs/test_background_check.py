@@ -14,7 +14,7 @@ from helpers import clone_of_recording
 from public_helpers import checking, wait_for_the_check, worker_processes
 
 from shmppo import TrainConfig, resume, train
-from shmppo.envs.check_process import CheckProcesses
+from shmppo.envs.determinism_check import CheckProcesses
 from shmppo.envs.inspection import inspect_task
 
 pytestmark = pytest.mark.usefixtures("background_check")
