@@ -15,10 +15,10 @@ from shmppo.envs.checker import Seeding, check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.mujoco_tasks import reason_for_gymnasium
-from shmppo.envs.row_check import check_rows
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import Task
+from shmppo.envs.user_vector_env import check_rows
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
 from shmppo.errors import ConfigError
 from shmppo.spaces.action_spaces import distribution_for
@@ -88,10 +88,7 @@ def inspect_evaluation(config: TrainConfig, task: Task) -> None:
     if not config.eval_env_kwargs:
         return
     where = f"evaluations with {flag_with_value('eval_env_kwargs', config.eval_env_kwargs)}"
-    try:
-        other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}", details=error.details) from error
+    other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
     spaces = [(t.observation, t.spaces["action_space"], t.agents) for t in (task, other)]
     require(spaces[0] == spaces[1], f"{where} have other spaces or agents than training; choose others")
 

@@ -118,7 +118,6 @@ class SyncVectorEnv(VectorEnv):
         self._skip_failed = config.skip_bad_episodes
         leaf = self.observation.leaves[0]
         self._is_vector = not leaf.keys and leaf.kind == "vector" and len(leaf.env_shape) == 1
-        self._step_functions = [handle.step for handle in self.handles]
         self._infos: list[Any] = [{} for _ in self.handles]  # of the last step of each environment
 
     @property
@@ -194,7 +193,7 @@ class SyncVectorEnv(VectorEnv):
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
         """Step environment i. Returns (reward, terminated, truncated)."""
         try:
-            returned = self._step_functions[i](action)
+            returned = self.handles[i].step(action)
         except FAILURES as error:
             raise self._raised(i, "step", error) from error
         try:
@@ -269,7 +268,6 @@ class SyncVectorEnv(VectorEnv):
         handle = self.handles[i]
         handle.close()
         handle.make()
-        self._step_functions[i] = handle.step
 
     def close(self) -> None:
         for handle in self.handles:

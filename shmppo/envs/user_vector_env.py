@@ -1,7 +1,9 @@
-"""Vector environments whose library steps all environments of the range in one call, and those of the user."""
+"""Vector environments whose library steps all environments of the range in one call, those of the user among them."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
@@ -17,7 +20,7 @@ from shmppo.envs.factory import close_environment
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, open_vector_env, rows_of
 from shmppo.envs.spec import Task
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv, as_env_error
-from shmppo.errors import EnvError
+from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.observations import ObservationError
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES
@@ -262,3 +265,102 @@ class UserVectorEnv(BatchVectorEnv):
         self._begin(indices, episodes)
         if self._seeding == "episode":
             self._hash(observation, None, indices)
+
+
+# --- Each environment must depend only on its own seed and actions, so that the number of workers does not matter
+
+CHECKED_STEPS, RESET_AFTER, MAX_WIDTH = 64, 16, 32
+
+
+def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any]) -> Task:
+    """Compare a vector environment that has up to MAX_WIDTH environments with others that have one.
+
+    They get the same seeds and actions for CHECKED_STEPS steps. All results must be the same bits. This also shows
+    whether every episode can be seeded, or only the first one of each environment.
+
+    Returns:
+        The task with its seeding, and with the reason if its runs are not reproducible.
+
+    Raises:
+        ConfigError: if nothing would reset an environment whose episode has ended.
+        EnvError: if a step fails.
+    """
+    where = f"--env {config.env_id}"
+    once, resets_itself = _seeded_once(config, task)
+    dependent = ""
+    if task.seeding == "episode":
+        try:
+            difference = _first_difference(config, task, action_space)
+            if difference is None:
+                return task
+            dependent = f"; {difference}: let each environment depend only on its own seed and actions"
+        except EnvError:
+            if not resets_itself:
+                raise
+    if not resets_itself:
+        raise ConfigError(
+            f"{where} has the autoreset mode DISABLED, so every episode is seeded: --episode-seeding must be episode, "
+            'and reset must accept a list of seeds and options["reset_mask"], and reset only what this mask selects'
+            f"{dependent}"
+        )
+    difference = _first_difference(config, once, action_space)
+    if once.seeding == "never":
+        reason = "reset accepts no list of seeds, so the environments of a worker share one seed"
+    elif difference is None:
+        return once
+    else:
+        reason = f"an environment depends on the others: {difference}"
+    return dataclasses.replace(once, inexact_reason=f"{where}: {reason}")
+
+
+def _seeded_once(config: TrainConfig, task: Task) -> tuple[Task, bool]:
+    """Return the task without a seed per episode, and whether the vector environment resets its environments itself.
+
+    The seeding is "never" if `reset` accepts no list with one seed per environment.
+    """
+    once = dataclasses.replace(task, seeding="once")
+    with contextlib.closing(UserVectorEnv(config, once, 0, 1)) as envs:
+        try:
+            envs.reset_all(0)
+        except EnvError:
+            once = dataclasses.replace(task, seeding="never")
+        return once, envs.mode != "DISABLED"
+
+
+def _first_difference(config: TrainConfig, task: Task, action_space: spaces.Space[Any]) -> str | None:
+    """Step wide and narrow vector environments, and describe the first difference. Return None if there is none.
+
+    Raises:
+        EnvError: if a step or a reset fails.
+    """
+    width = min(config.num_envs, MAX_WIDTH)
+    with contextlib.ExitStack() as stack:
+        wide, *narrow = (
+            stack.enter_context(contextlib.closing(UserVectorEnv(config, task, low, high)))
+            for low, high in [(0, width), *((i, i + 1) for i in sorted({0, width // 2, width - 1}))]
+        )
+        for envs in (wide, *narrow):
+            envs.reset_all(0)
+        action_space.seed(0)
+        for step in range(CHECKED_STEPS):
+            actions = [action_space.sample() for _ in range(width)]
+            results = _step(wide, actions)
+            for envs in narrow:
+                i = envs.handles[0].index
+                if results[i] != _step(envs, actions[i : i + 1])[0]:
+                    return f"environment {i} gives other results at step {step + 1} when there are fewer of them"
+                if step == RESET_AFTER and task.seeding == "episode" and i == width // 2:
+                    for each, position in ((wide, i), (envs, 0)):
+                        each.reset_env(position, each.handles[position].episode + 1)
+    return None
+
+
+def _step(envs: UserVectorEnv, actions: list[Any]) -> list[list[bytes]]:
+    """Step a vector environment. Return the bits of everything that each environment gave."""
+    count = len(actions)
+    rewards, flags = np.zeros(count), np.zeros((2, count), bool)
+    finals = {end.i: end.final for end in envs.step(actions, rewards, *flags)}
+    return [
+        [array.tobytes() for array in (*(leaf[i] for leaf in envs.obs), rewards[i], flags[:, i], *finals.get(i, ()))]
+        for i in range(count)
+    ]

@@ -124,10 +124,9 @@ class Leaf:
         with the channels first or last. Of the first and the last of these three axes, the shorter one has the
         channels. If they are equal, it is the last one. A fourth axis in front of them holds stacked frames.
         """
-        frames = tuple(range(len(self.shape) - 3))
         if len(self.shape) == 2:
             return (0, 1)
-        first, middle, last = range(len(self.shape) - 3, len(self.shape))
+        *frames, first, middle, last = range(len(self.shape))
         if self.shape[first] < self.shape[last]:
             return (*frames, first, middle, last)
         return (*frames, last, first, middle)

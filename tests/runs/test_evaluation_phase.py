@@ -167,7 +167,7 @@ def test_sampled_actions_and_other_arguments_of_the_environment(reference: Any, 
 
 def test_arguments_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) -> None:
     messages = {
-        "wrong": r"^evaluations with --eval-env-kwargs foo=1: --env .*unexpected keyword argument 'foo'",
+        "wrong": r"^--env .*unexpected keyword argument 'foo'.*; it was given the arguments {'foo': 1}$",
         "shape": r"^evaluations with --eval-env-kwargs .*dict.* have other spaces or agents than training; choose",
     }
     for name, (env, given, changed) in {
