@@ -80,7 +80,7 @@ class Recorder:
 
     def save(self, config: TrainConfig, task: Task) -> None:
         """Write the episodes to the file."""
-        _write(self._path, self._episodes, config, task, config.hidden_indices)
+        _write(self._path, self._episodes, config, task)
 
 
 class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -104,7 +104,8 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         make_parent_directory(self._path, "path")
         cloning = replace(config, objective="clone", demonstrations=str(path))
         self._task = inspect_task(cloning)
-        self._config = replace(cloning, agents=self._task.agents)  # which refuses several agents
+        # This refuses several agents. The episodes are recorded as the environment returns them.
+        self._config = replace(cloning, agents=self._task.agents, hide_obs=())
         self._obs: list[list[np.ndarray]] = []  # of the current episode
         self._steps: list[tuple[Any, float, bool, bool]] = []
         self._episodes: list[list[np.ndarray]] = []
@@ -131,7 +132,7 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Write the file, if a step was recorded, and close the environment."""
         self._end_episode()
         if self._episodes:
-            _write(self._path, self._episodes, self._config, self._task, ())
+            _write(self._path, self._episodes, self._config, self._task)
         super().close()
 
     def _stored(self, obs: Any) -> list[np.ndarray]:
@@ -146,12 +147,10 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._obs, self._steps = [], []
 
 
-def _write(
-    path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainConfig, task: Task, hidden: Sequence[int]
-) -> None:
-    """Write episodes to a file. hidden: indices of the observation that the episodes do not contain."""
+def _write(path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainConfig, task: Task) -> None:
+    """Write episodes to a file. They do not contain what --hide-obs hides."""
     arrays = _join(episodes, task)
-    about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": hidden}
+    about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": config.hidden_indices}
     about |= {"return_mean": arrays["rewards"].sum() / len(episodes), **_required(config, task)}
     with replaced_file(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **arrays, description=json.dumps(about))  # type: ignore[arg-type]

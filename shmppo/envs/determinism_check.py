@@ -219,9 +219,8 @@ class CheckedEnv:
 
     def _observed(self) -> dict[str, Any]:
         """Return the observation, and the hash of the episode: it covers bits that training does not store."""
-        return self._leaves("observation", [leaf[self._i] for leaf in self._envs.obs]) | {
-            UNROUNDED: self._envs.hashes[self._i]
-        }
+        observed = self._leaves("observation", [leaf[self._i] for leaf in self._envs.obs])
+        return observed | {UNROUNDED: self._envs.hashes[self._i]}
 
     def _leaves(self, name: str, arrays: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the leaves of an observation, as training stores them, by the name of their part."""

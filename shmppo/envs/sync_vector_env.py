@@ -31,7 +31,6 @@ from shmppo.utils.user_code import FAILURES
 log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 20  # consecutive episodes that may fail to start before the run ends with an error
-_NO_RESULT = (0.0, False, False)  # reward, terminated, truncated
 _DOUBLE = struct.Struct("d")
 
 
@@ -136,7 +135,7 @@ class SyncVectorEnv(VectorEnv):
         results = []
         self._stepped[:] = [action is not None for action in actions]
         for i, action in enumerate(actions):
-            result = _NO_RESULT
+            result = 0.0, False, False  # reward, terminated, truncated
             if action is not None:
                 try:
                     result = self._advance(i, action)
