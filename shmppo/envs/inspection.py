@@ -20,7 +20,7 @@ from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import Task
 from shmppo.envs.user_vector_env import check_rows
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import StateStd
 from shmppo.spaces.observations import Leaf, observation_spec
@@ -75,6 +75,8 @@ def inspect_task(config: TrainConfig) -> Task:
         agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()
         task = Task(observation, distribution, seeding, snapshot, backend, reason, spaces, agents)
         return check_rows(config, task, env.action_space) if backend == "vector" else task
+    except EnvError as error:  # of `check_rows`: nothing was started yet
+        raise ConfigError(f"{where}: {error.message}", details=error.details) from error
     finally:
         close_environment(env, where)
 
