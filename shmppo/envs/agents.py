@@ -107,6 +107,8 @@ class AgentsEnv:
         self._forget()
         observations, infos = self.env.reset(**arguments)
         self._update(observations, infos)
+        if self.done:
+            raise ValueError("the list agents is empty after reset; it must contain the agents that begin the episode")
 
     def step(self, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step the environment with the actions of the active agents, until an agent is active or the episode ends.
@@ -122,6 +124,8 @@ class AgentsEnv:
         chosen = {name: actions[k] for k, name in enumerate(self.names) if self.active[k]}
         self.updated[:] = False
         while True:
+            if not chosen and self._turns is not None:
+                raise ValueError(f"{self._turns.agent_selection} has the turn, but its action mask allows nothing")
             living = set(self.env.agents)
             observations, gained, terminations, truncations, infos = self.env.step(chosen)
             if missing := living - (gained.keys() & terminations.keys() & truncations.keys()):
