@@ -59,7 +59,7 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, Any]:
         in total and by part; the hash of the weights.
     """
     run = measured_run(config, iterations)
-    alone = LEARNER_ONLY_PHASES if config.sharded else (*LEARNER_ONLY_PHASES, "gradient")
+    alone = LEARNER_ONLY_PHASES if config.workers_compute_gradients else (*LEARNER_ONLY_PHASES, "gradient")
     iteration, collect = config.batch_steps / run.median("steps_per_second"), run.median("collect_seconds")
     return {
         "workers": config.num_workers,

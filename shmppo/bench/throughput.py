@@ -45,7 +45,7 @@ def throughput(config: TrainConfig, iterations: int) -> dict[str, Any]:
         "num_envs": config.num_envs,
         "workers": config.num_workers,
         "shards": config.shards,
-        "sharded": config.sharded,
+        "sharded": config.workers_compute_gradients,
         "steps_per_second": run.median("steps_per_second"),
         "phase_seconds": phases,
         "utilization": utilization(config, phases, run.median("collect_seconds"), usable_cores()),
@@ -70,7 +70,7 @@ def utilization(
         cores: number of cores that the run may use.
     """
     sampling = sum(phases[phase] for phase in SAMPLING) * min(max(config.num_workers, 1), cores)
-    together = min(config.num_workers, cores) if config.sharded else 1
+    together = min(config.num_workers, cores) if config.workers_compute_gradients else 1
     alone = sum(phases[phase] for phase in ("advantage", "publish", "reduce", "optimizer"))
     rest = sum(phases.values()) - collect_seconds
     return {

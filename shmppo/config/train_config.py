@@ -246,13 +246,13 @@ class TrainConfig(
             return self.workers
         return min(usable_cores(), self.num_envs)
 
-    def columns(self, index: int) -> range:
+    def columns_of_worker(self, index: int) -> range:
         """Return the rows that worker `index` steps: those of whole environments."""
         envs = partition(self.num_envs, max(self.num_workers, 1), index)
         return range(envs.start * self.env_rows, envs.stop * self.env_rows)
 
     @cached_property
-    def sharded(self) -> bool:
+    def workers_compute_gradients(self) -> bool:
         """Whether workers compute gradients. It may depend on W, because it does not change the weights."""
         if self.learning == "auto":
             return self.device == "cpu" and self.num_workers >= 2 and self.shards >= 2

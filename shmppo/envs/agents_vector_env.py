@@ -127,7 +127,7 @@ class AgentsVectorEnv(VectorEnv):
         for e, env in enumerate(self._envs):
             close_environment(env.env, name_of(self.handles[e * self._size].index // self._size))
 
-    def _step_all(
+    def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         for e in range(len(self._envs)):

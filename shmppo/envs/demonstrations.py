@@ -291,7 +291,7 @@ class PlaybackVectorEnv(VectorEnv):
     def close(self) -> None:
         pass
 
-    def _step_all(
+    def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         data, step = self._data, self._next

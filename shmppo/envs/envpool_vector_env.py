@@ -44,7 +44,7 @@ class EnvPoolVectorEnv(BatchVectorEnv):
         with as_env_error(low):
             self._pool = open_pool(config, seeds)
 
-    def _step_all(
+    def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         try:

@@ -85,7 +85,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         self._bytes = [row.data.cast("B") for row in self._results]
         self._connect()
 
-    def _step_all(
+    def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         failures = self._simulate(actions)

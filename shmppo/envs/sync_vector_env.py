@@ -128,7 +128,7 @@ class SyncVectorEnv(VectorEnv):
         for i in range(len(self.handles)):
             self._reset_or_skip(i, episode)
 
-    def _step_all(
+    def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         failures: dict[int, EnvError] = {}

@@ -189,7 +189,7 @@ class UserVectorEnv(BatchVectorEnv):
             failed |= {i for i in due if begins[i] <= t}
         return failed
 
-    def _step_all(
+    def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         try:

@@ -161,6 +161,9 @@ class VectorEnv(ABC):
     ) -> list[EpisodeEnd]:
         """Step every environment and write its observation to `obs`.
 
+        Where an episode ends, the next one begins at once: `obs` then has its first observation, and `EpisodeEnd.final`
+        the last one of the old episode. `SyncVectorEnv` calls the environments' `step` one after the other.
+
         Args:
             actions: one action per environment. An environment with None is not stepped.
             rewards: float64 [n], written. 0 if the step failed.
@@ -174,7 +177,7 @@ class VectorEnv(ABC):
             EnvError: if an environment raises or breaks Gymnasium's API, and failed episodes are not skipped. It names
                 the environment.
         """
-        failures = self._step_all(actions, rewards, terminated, truncated)
+        failures = self._step_environments(actions, rewards, terminated, truncated)
         self._hide()
         self._find_invalid(rewards, failures)
         for i in failures:
@@ -214,7 +217,7 @@ class VectorEnv(ABC):
         """Close every environment."""
 
     @abstractmethod
-    def _step_all(
+    def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         """Step every environment. Write its observation, as it is, to `obs`, and continue its hash.

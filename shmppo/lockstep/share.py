@@ -74,13 +74,17 @@ def divide_work(config: TrainConfig, parameters: int, workers: int) -> list[Part
     stays idle. So W processes are busy in each phase, and with W cores no process waits for a core. In central
     learning, the learner does a whole update.
 
+    Example: the default job has 16 environments, and a number of shards that does not depend on W. With two workers,
+    each collects 8 columns. In an update, the learner computes the first half of the shards and worker 1 the other
+    half; the network is small, so the learner alone adds and steps.
+
     Returns:
         The part of the learner, then that of each worker.
     """
     columns, episodes, nothing = range(config.rows), range(len(config.own_eval_episodes)), range(0)
     if not workers:
         return [Part(columns, episodes, range(config.shards), range(parameters), range(parameters), row=0)]
-    parts = workers if config.sharded else 1
+    parts = workers if config.workers_compute_gradients else 1
     sum_parts = parts if config.shards * parameters >= MIN_DIVIDED_SUM else 1
     step_parts = parts if parameters >= MIN_DIVIDED_STEP else 1
     updates = [
@@ -94,7 +98,8 @@ def divide_work(config: TrainConfig, parameters: int, workers: int) -> list[Part
     learner = Part(nothing, nothing, *updates[0], row=None)
     updates[0] = nothing, nothing, nothing
     return [learner] + [
-        Part(config.columns(w), partition(len(episodes), workers, w), *updates[w], row=w) for w in range(workers)
+        Part(config.columns_of_worker(w), partition(len(episodes), workers, w), *updates[w], row=w)
+        for w in range(workers)
     ]
 
 

@@ -173,7 +173,7 @@ class Session:
     @property
     def _columns(self) -> list[range]:
         """The environments of each worker, or all of them without workers."""
-        return [self.config.columns(w) for w in range(max(self.config.num_workers, 1))]
+        return [self.config.columns_of_worker(w) for w in range(max(self.config.num_workers, 1))]
 
     def __enter__(self) -> Session:
         return self
