@@ -1,6 +1,6 @@
 """Which files of the package execute a line in one iteration, in the learner and in the workers.
 
-`python tests/iteration_trace.py` prints them, from publishing the weights to writing the row of metrics of the second
+`python tests/iteration_trace.py` prints them, from collecting a rollout to writing the row of metrics of the second
 iteration, with two workers and sharded learning.
 """
 

@@ -27,7 +27,7 @@ from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect
 from shmppo.lockstep.share import Share, divide_work
 from shmppo.parallel.process_group import SINGLE_PROCESS
-from shmppo.parallel.shared_buffers import SharedBuffers, allocate
+from shmppo.parallel.shared_buffers import Rollout, SharedBuffers, allocate
 from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.layout import run_fields
@@ -89,9 +89,10 @@ def update_on(
     """
     config = dataclasses.replace(config, num_envs=len(envs))
     buffers = new_buffers(config, task)
+    axes = {declared.name: declared.metadata["axes"].split() for declared in dataclasses.fields(Rollout)}
     for field in buffers.fields:
-        if field.group == "rollout" and "N" in field.axes.split():
-            axis = field.axes.split().index("N")
+        if field.group == "rollout" and "N" in axes[field.name.partition("/")[0]]:
+            axis = axes[field.name.partition("/")[0]].index("N")
             buffers.arrays[field.path][...] = np.take(source.arrays[field.path], envs, axis)
     learner = Learner(config, task, buffers)
     # A copy, because the optimizer continues to use the tensors of the state that it loads.

@@ -56,7 +56,7 @@ class UpdateStatistics:
 
 
 class Learner:
-    """Model, optimizer, normalizers, and the update that changes them.
+    """Model, schedule, normalizers, and the update that changes them.
 
     Attributes:
         kl_profile: profile of the last update; None if it was not recorded (--kl-profile-every).
@@ -104,6 +104,9 @@ class Learner:
 
     def update(self, iteration: int, pool: Pool) -> UpdateStatistics:
         """Update the weights with all minibatches of all epochs, or those before one exceeds the target KL.
+
+        In the default job with two workers, the learner and worker 1 each compute half of the shards
+        (`ShardGradients.compute`), and the learner alone adds and steps (`ppo.optimizer.Optimizer`).
 
         pool: computes the gradients of the minibatches in shared memory, and steps the optimizer. Its timer measures
             the phases.

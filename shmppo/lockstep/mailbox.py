@@ -4,7 +4,7 @@ Each worker has a row of `Control`. The learner writes a command there, and then
 worker carries the command out, and then acknowledges this number.
 
 A process that waits blocks on a queue, and the other process wakes it up with a message. Waking up takes 50 to 100 µs,
-so between the minibatches of an update, both processes first spin for up to 2 ms.
+so between the minibatches of an update, both processes first spin for up to 2 ms if each has a core.
 
 A message is small enough for one atomic write to a pipe, so a process that is killed leaves no partial message.
 """

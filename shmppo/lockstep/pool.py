@@ -55,7 +55,7 @@ class Times(NamedTuple):
     collect: float
     """Until the slowest worker had collected its part of the rollout."""
     workers: np.ndarray
-    """[W], for which each worker was busy with it. [1] without workers."""
+    """[W], for which each worker was busy with its part of the rollout. [1] without workers."""
     signaling: float
     """What lock-step itself costs (see `WorkerPool`)."""
 

@@ -40,7 +40,7 @@ WORK: dict[type[Command], tuple[str, str]] = {
     ReduceGradients: ("reduce", "sums"),
     StepOptimizer: ("optimizer", "steps"),
 }
-"""The phase in which a command begins, and the field of `Part` that it is for."""
+"""For each command: the phase of the timer in which it begins, and the field of `Part` that contains its work."""
 MIN_DIVIDED_SUM, MIN_DIVIDED_STEP = 2**20, 2**18
 """Workers help to add the gradients of all shards from this many numbers on, and to step the optimizer from this many
 parameters on. With fewer, signaling costs more."""
@@ -71,7 +71,7 @@ def divide_work(config: TrainConfig, parameters: int, workers: int) -> list[Part
     """Divide the work among the learner and its workers.
 
     Workers collect rollouts and play evaluations. In an update, the learner does the first of W parts, and worker 0
-    stays idle. So W processes are busy in each phase, and with W cores no process waits for a core. In central
+    stays idle. So at most W processes are busy, and with W cores no process waits for a core. In central
     learning, the learner does a whole update.
 
     Example: the default job has 16 environments, and a number of shards that does not depend on W. With two workers,

@@ -46,9 +46,10 @@ class ConsoleDisplay:
             self._view = view_for(status)
         self._news: tuple[str | None, int] = (None, 0)
         self._next_row, self._next_progress = 0.0, time.monotonic()
-        self._thread = threading.Thread(target=self._show_progress, name="display", daemon=True)
+        self._thread: threading.Thread | None = None
         if self._view is not None:
             self._next_progress += self._view.progress_seconds
+            self._thread = threading.Thread(target=self._show_progress, name="display", daemon=True)
             self._thread.start()
 
     def show(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int, *, last: bool) -> None:
@@ -92,7 +93,7 @@ class ConsoleDisplay:
     def close(self) -> None:
         """End the display. Safe to call twice."""
         self._closed.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
         with self._output():
             if self._view is not None:

@@ -32,8 +32,8 @@ class ProcessGroup:
     Attributes:
         rank: index of this process, 0 … R − 1.
         size: R.
-        allreduce_seconds: seconds spent in collective operations, including the wait for the other ranks. The trainer
-            sets it to 0 before the first iteration and after each one.
+        allreduce_seconds: seconds spent in collective operations, including the wait for the other ranks. It is set
+            to 0 before the first iteration and after each one.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, store: Store | None = None, timeout: float = 0.0) -> None:

@@ -41,7 +41,7 @@ LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the sha
 PART_OWNER = "process, own part of the parameters"
 OWN_ENVS, OWN_EPISODES = "worker, own environments", "worker, own episodes"
 ANY = "any; read at any time"
-ANY_COMMAND = "COLLECT, REFRESH, LEARN, EVALUATE"
+ANY_COMMAND = "COLLECT, REFRESH, LEARN, REDUCE, STEP, EVALUATE"
 
 
 def _shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any:

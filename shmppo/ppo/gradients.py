@@ -1,7 +1,7 @@
 """The gradients of shards: read their sequences, run the network, compute the loss and its gradient.
 
-A minibatch has G shards of whole sequences. The gradient of a shard has the same bits in every process, and the learner
-adds the shards in order, so central and sharded learning give the same weights. The kernels compute all shards of a
+A minibatch has G shards of whole sequences. The gradient of a shard has the same bits in every process, and the
+shards are added in order, so central and sharded learning give the same weights. The kernels compute all shards of a
 process in one batch, because the result of a row does not depend on the others; torch computes one shard at a time.
 
 Axes: R rows, one per step of the sequences; L steps of the longest one; J sequences of a batch; S recurrent state; P
@@ -184,7 +184,8 @@ def pack_steps(
     """Return the steps of some sequences in the order of (step, sequence), without padding.
 
     Args:
-        sequences: [J, 4]. Those with the most steps, including burn-in, are first.
+        sequences: [J, 4], as `cut_sequences` returns them: first step, row, steps, slot of the initial state. Those
+            with the most steps, including burn-in, are first.
         rows: N.
         burn_in: as configured.
 

@@ -151,7 +151,7 @@ class LossInputs:
     config: TrainConfig
     distribution: Distribution
     coefficients: dict[str, float]
-    """The coefficients of all terms in this update, by metric."""
+    """The coefficients that may change from update to update, by metric."""
     counted: np.ndarray
     """bool [R], false at burn-in steps."""
     params: np.ndarray
@@ -356,7 +356,7 @@ def coefficients(schedule: Schedule, iteration: int) -> dict[str, float]:
 
 @np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
 def compute_loss(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the loss of each step.
+    """Compute the terms of the loss at each step, and their derivatives.
 
     Returns:
         (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of

@@ -68,14 +68,15 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         before = after
         pool.execute(ReduceGradients())
         after = phase_digests(buffers)
-        assert changed(before, after) == fields_written_in(buffers, "REDUCE")
+        of_workers = {"timings.phase_seconds", "timings.command_interval"}  # which have no part of so small a sum
+        assert changed(before, after) == fields_written_in(buffers, "REDUCE") - of_workers
 
         state = buffers.optimizer
         state.learning_rate[:], state.gradient_factor[:], state.steps[:] = 0.1, 0.5, 1
         before = phase_digests(buffers)
         pool.execute(StepOptimizer())
         by_learner = {field.path for field in buffers.fields if field.phase == "before STEP"}
-        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "STEP") - by_learner
+        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "STEP") - by_learner - of_workers
 
         buffers.published.weights[:] *= 1.1
         before = phase_digests(buffers)
