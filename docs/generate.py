@@ -214,9 +214,12 @@ def measurement(path: Path) -> str:
     with open(path.with_suffix(".csv"), newline="") as rows:
         named = dict.fromkeys(word for row in csv.DictReader(rows) for word in row.get("commit", "").split())
     commits = ", ".join(named) or known["commit"]
-    machine = f"{known['cores']} core{'s' * (known['cores'] != 1)} of an {known['processor']}, torch {known['torch']}"
+    if len(named) > 5:
+        commits = f"of `{path.with_suffix('.csv').relative_to(DOCS.parent)}`"
+    processor = re.sub(r"\(R\)| Processor| @.*", "", known["processor"])
+    machine = f"{known['cores']} core{'s' * (known['cores'] != 1)} of an {processor}, torch {known['torch']}"
     note = f" {known['note']}" if known["note"] else ""
-    at = f"commits {commits}; the rows of {known['commit']}" if "," in commits else f"commit {commits}"
+    at = f"commits {commits}; the rows of {known['commit']}" if len(named) > 1 else f"commit {commits}"
     return f"*Measured at {at} ({machine}) by* `{known['command']}`.{note}\n"
 
 

@@ -1,4 +1,4 @@
-"""MkDocs hooks: publish pictures and source files with the pages, and keep short code in one line.
+"""MkDocs hooks: publish pictures, tables, and source files with the pages, and keep short code in one line.
 
 The pages are in docs/, the pictures in figures/. On the repository's web page the link ../figures/… is
 right. MkDocs only knows files below docs/, so the pictures are added to the site as figures/….
@@ -12,7 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-PUBLISHED = ("figures/**/*.svg", "shmppo/**/*.py", "examples/**/*")
+PUBLISHED = ("figures/**/*.svg", "figures/*/*.md", "shmppo/**/*.py", "examples/**/*")
 OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./(figures|shmppo|examples)/")
 """A link out of docs/: the last `../` leads from docs/ to the root of the repository."""
 
@@ -20,7 +20,7 @@ SHORT_CODE = re.compile(r"<code>([^<\n]{1,24})</code>")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pictures and the source files to the files of the site."""
+    """Add the pictures, the tables, and the source files to the files of the site."""
     for pattern in PUBLISHED:
         for path in sorted(path for path in ROOT.glob(pattern) if path.is_file() and path.suffix != ".pyc"):
             name = path.relative_to(ROOT).as_posix()
