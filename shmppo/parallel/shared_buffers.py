@@ -41,8 +41,8 @@ LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the sha
 PART_OWNER = "process, own part of the parameters"
 OWN_ENVS, OWN_EPISODES = "worker, own environments", "worker, own episodes"
 ANY = "any; read at any time"
-COUNTED_COMMAND = "COLLECT, REFRESH, LEARN, EVALUATE"
-ANY_COMMAND = f"{COUNTED_COMMAND}, REDUCE, STEP"
+COUNTED = "COLLECT, REFRESH, LEARN, EVALUATE"
+ANY_COMMAND = f"{COUNTED}, REDUCE, STEP"
 
 
 def _shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any:
@@ -182,7 +182,7 @@ class Control:
         LEARNER, "COLLECT; read at any time", "i8", "1", "iteration + 1 of the rollout that ends early"
     )
     progress: np.ndarray = _shared(
-        WORKER, f"START, {COUNTED_COMMAND}; read at any time", "i8", "W 2", "steps since iteration 0, and all other work"
+        WORKER, f"START, {COUNTED}; read at any time", "i8", "W 2", "steps since iteration 0, and all other work"
     )
     """A change shows that the worker is not stalled. The steps are those that were begun. Other work is counted:
     restored environments and the steps replayed for them, steps of a state refresh, a teacher, or an evaluation, and
