@@ -27,7 +27,7 @@ class Crowd:
     def __init__(self, count: int = 3, length: int = 20, skip: float = 0.3, masks: bool = False) -> None:
         self.possible_agents = [f"walker_{k}" for k in range(count)]
         self.agents: list[str] = []
-        self._length, self._skip, self._masks = length, skip, masks
+        self.length, self._skip, self._masks = length, skip, masks
         self.state_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
     def observation_space(self, agent: str) -> spaces.Space:
@@ -53,7 +53,7 @@ class Crowd:
         for name in living:
             self._at[name] = self._at[name] + self._generator.normal(size=2).astype(np.float32)
         ended = {name: bool(self._generator.random() < 0.03) for name in living}
-        over = self._time >= self._length
+        over = self._time >= self.length
         self.agents = [] if over else [name for name in living if not ended[name]]
         if self._time % 7 == 3 and self.agents:
             self.agents = sorted({*self.agents, self.possible_agents[self._generator.integers(len(self._at))]})
@@ -208,5 +208,5 @@ class Leveled(Crowd):
     """Episodes are longer by the level of their options, which `reset` changes."""
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        self._length = 5 + (options or {"level": 0}).pop("level")
+        self.length = 5 + (options or {"level": 0}).pop("level")
         return super().reset(seed, options)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import multiprocessing
 import os
-import time
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.mailbox import LearnerMailbox
+from shmppo.lockstep.pool import Command, ReduceGradients, StepOptimizer
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model, parameter_offsets
 from shmppo.models.gtrxl import Gtrxl
@@ -51,6 +51,8 @@ OBSERVATION = observation_spec(spaces.Box(-1, 1, (OBS_SIZE,)), "a test")
 DISTRIBUTION = DiagonalGaussian(spaces.Box(-1, 1, (ACTION_SIZE,)))
 CORES = [*((core, layers) for core in ("lstm", "gru", "lmu", "lru", "gtrxl") for layers in (1, 2)), ("none", 1)]
 """Recurrent cores and their numbers of layers."""
+OPTIMIZER = (ReduceGradients, StepOptimizer)
+"""Commands for which a small network needs no worker."""
 KERNELS = pytest.mark.parametrize("kernel", ["native", "torch"])
 """Of tests whose promise holds for both."""
 
@@ -69,11 +71,18 @@ def small_network(core: str, layers: int, separate: Any = "none") -> tuple[Train
     sizes: dict[str, Any] = {"core": core, "num_layers": layers, "hidden_size": 12, "encoder_sizes": (9,)}
     config = TrainConfig(**sizes, separate_critic=separate, seq_len=6, attention_window=5)
     torch.manual_seed(0)
-    model = ActorCritic(config, OBSERVATION, DISTRIBUTION)
-    with torch.no_grad():  # with biases of 0, tests might not detect gates in the wrong order
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return config, model
+    return config, with_noise(ActorCritic(config, OBSERVATION, DISTRIBUTION), 0.3)
+
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+@torch.no_grad()
+def with_noise(module: Module, scale: float) -> Module:
+    """Add normal noise to all parameters. With biases of 0, tests might not detect gates in the wrong order."""
+    for parameter in module.parameters():
+        parameter.add_(scale * torch.randn_like(parameter))
+    return module
 
 
 def assert_refused(base: TrainConfig, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -171,37 +180,35 @@ def clone_of_recording(config: TrainConfig, path: Path, episodes: int = 6, max_s
     return dataclasses.replace(config, objective="clone", demonstrations=str(path))
 
 
-def pid_of(worker: int) -> int:
-    """The process id of a worker of a run in this process."""
-    (pid,) = (child.pid for child in multiprocessing.active_children() if child.name == f"worker-{worker}")
-    assert pid is not None
-    return pid
-
-
 class Saboteur:
-    """Sends a signal to a worker in a given round (one command to workers) of a run in this process.
+    """Sends a signal to the last worker of a run in this process while it carries out a command.
 
     Attributes:
         hit: process id of the worker that got the signal; 0 until then.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_round: int, number: int, delay: float) -> None:
-        """Prepare the signal `number`, which is sent `delay` seconds after the command of round `at_round`, from 1."""
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, at_round: int, number: int, delay: float = 0.0, steps: bool = False
+    ) -> None:
+        """Prepare the signal `number`, which is sent `delay` seconds after the beginning of round `at_round`, from 1.
+
+        steps: count steps of the optimizer instead of what else workers do. The worker is stopped before its step.
+        """
         self.hit = 0
-        rounds, last = 0, -1
-        original = LearnerMailbox.send
+        rounds = 0
+        execute = WorkerPool.execute
 
-        def send_and_strike(mailbox: LearnerMailbox, worker: int, command: Any) -> None:
-            nonlocal rounds, last
-            rounds += rounds == 0 or worker <= last
-            last = worker
-            original(mailbox, worker, command)
+        def strike_and_execute(pool: WorkerPool, command: Command) -> None:
+            nonlocal rounds
+            rounds += isinstance(command, StepOptimizer) if steps else not isinstance(command, OPTIMIZER)
             if rounds == at_round and not self.hit:
-                self.hit = pid_of(worker)
-                time.sleep(delay)
-                os.kill(self.hit, number)
+                self.hit = pool.pids[-1]
+                if steps:
+                    os.kill(self.hit, signal.SIGSTOP)
+                threading.Timer(delay, os.kill, (self.hit, number)).start()
+            execute(pool, command)
 
-        monkeypatch.setattr(LearnerMailbox, "send", send_and_strike)
+        monkeypatch.setattr(WorkerPool, "execute", strike_and_execute)
 
 
 def make_collectors(config: TrainConfig) -> tuple[SharedBuffers, Learner, Callable[[int, int], Collector]]:

@@ -127,10 +127,13 @@ class SeededInReset(Hidden):
 
 
 class SmallBits(Hidden):
-    """(i) Observes a difference that 32-bit floats cannot show."""
+    """(i) Observes the number of steps of all environments, in digits that 32-bit floats cannot show."""
+
+    steps = 0
 
     def hidden(self) -> float:
-        return 1.0 + os.getpid() * 1e-14
+        SmallBits.steps += 1
+        return 1.0 + SmallBits.steps * 1e-14
 
 
 class Snapshots(Hidden):
@@ -197,7 +200,7 @@ class RaisesAfterHistory(LateHistory):
 
 
 class FailsElsewhere(Hidden):
-    """Raises, exits, hangs, prints, or waits for another process in every process but `owner`."""
+    """Hangs, or waits for another process (a "simulator"), in every process but `owner`."""
 
     def __init__(self, how: str, owner: int) -> None:
         super().__init__()
@@ -205,14 +208,8 @@ class FailsElsewhere(Hidden):
 
     def hidden(self) -> float:
         if os.getpid() != self.owner:
-            if self.how == "raise":
-                raise ValueError("not here")
-            if self.how == "exit":
-                os._exit(3)
             if self.how == "hang":
                 time.sleep(1000)
-            if self.how == "print":
-                print("x" * 100_000, flush=True)
             if self.how == "simulator":
                 subprocess.run(["sleep", "1000"], check=False)
         return 0.0

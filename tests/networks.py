@@ -70,19 +70,6 @@ class Scaled(Plain):
         return features * self.scale, state
 
 
-class Tied(Plain):
-    """Two layers share a weight."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
-        super().__init__(shapes, config)
-        self.second = nn.Linear(*self.layer.weight.shape[::-1])
-        self.second.weight = self.layer.weight
-
-    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        features, _ = super().forward(obs, first, state)
-        return self.second(features), state
-
-
 class Lost(Plain):
     """Reads a part that the observation lacks."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import fcntl
 import functools
 import gc
@@ -12,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,15 +25,19 @@ from shmppo import TrainConfig, train
 TESTS = Path(__file__).parent
 HELPERS = ("forkserver", "resource_tracker", "semaphore_tracker")
 """multiprocessing's own helpers: they live as long as this process and end with it."""
-RENAMED = {"EnvironmentFault": "EnvError", "WorkerFault": "WorkerError"}
-"""Exceptions of older versions, and their present names."""
-NO_CHECK = tuple(
-    word
-    for field in dataclasses.fields(TrainConfig)
-    for word in ("--check-determinism", "0")
-    if field.name == "check_determinism"
-)
+SIX_ITERATIONS = TrainConfig(
+    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
+    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
+)  # fmt: skip
+"""A small run of six iterations."""
+NO_CHECK = ("--check-determinism", "0")
 """Flags of a run without the check of its environment, whose processes end while tests look at the processes."""
+
+
+def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python with arguments in another process. options: of `subprocess.run`."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, **options)
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
@@ -70,6 +74,15 @@ def worker_processes() -> list[psutil.Process]:
         if not helper:
             found.append(process)
     return found
+
+
+def wait_for_rows(run_dirs: Iterable[Path], processes: Iterable[subprocess.Popen[Any]], rows: int) -> None:
+    """Wait until runs have finished at least `rows` iterations. No process may end before."""
+    files, deadline = [path / "metrics.csv" for path in run_dirs], time.monotonic() + 200
+    while not all(file.exists() and len(file.read_text().splitlines()) > rows for file in files):
+        assert all(process.poll() is None for process in processes), "ended before it trained"
+        assert time.monotonic() < deadline, "did not begin to train within 200 s"
+        time.sleep(0.05)
 
 
 def checking(learner: psutil.Process | None = None) -> list[psutil.Process]:
@@ -113,15 +126,8 @@ def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
     """Run `python -m MODULE …` in an empty working directory, as a user would."""
     (tmp_path / "cwd").mkdir()
 
-    def run(module: str, *args: object, timeout: float = 200) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", module, *map(str, args)],
-            cwd=tmp_path / "cwd",
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+    def run(module: str, *args: object) -> subprocess.CompletedProcess[str]:
+        return python("-m", module, *args, cwd=tmp_path / "cwd")
 
     return run
 
@@ -154,17 +160,20 @@ def shared_run(root: Path, name: str, configuration: Callable[[Path], TrainConfi
     return run_dir
 
 
-def slow_after(fast: int, cases: Iterable[Any]) -> list[Any]:
-    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as slow."""
-    return [case if i < fast else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(cases)]
+def slow_after(fast: int, cases: Iterable[Any], reason: str) -> list[Any]:
+    """Return cases for `pytest.mark.parametrize`: the first `fast` ones, and the others marked as slow.
+
+    reason: their duration.
+    """
+    mark = pytest.mark.slow(reason=reason)
+    return [case if i < fast else pytest.param(case, marks=mark) for i, case in enumerate(cases)]
 
 
 @contextmanager
 def raises(kind: str, message: str) -> Iterator[list[Any]]:
     """Assert that the body raises an exception of the class `kind` whose text matches, and no other one.
 
-    The class is given by its name, because older versions do not have all of them. Yields a list that gets the
-    exception.
+    Yields a list that gets the exception.
     """
     caught: list[Any] = []
     try:
@@ -172,18 +181,9 @@ def raises(kind: str, message: str) -> Iterator[list[Any]]:
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         caught.append(error)
     assert caught, f"no {kind} was raised"
-    names = [RENAMED.get(base.__name__, base.__name__) for base in type(caught[0]).__mro__]
+    names = [base.__name__ for base in type(caught[0]).__mro__]
     assert kind in names, f"{caught[0]!r} was raised instead of a {kind}"
     assert re.search(message, str(caught[0])), f"the message is: {caught[0]}"
-
-
-@contextmanager
-def no_error() -> Iterator[None]:
-    """Assert that the body raises no exception."""
-    try:
-        yield
-    except Exception as error:
-        raise AssertionError(f"{error!r} was raised") from error
 
 
 @contextmanager
@@ -194,16 +194,22 @@ def refused(message: str) -> Iterator[None]:
     assert "\n" not in str(caught[0])
 
 
-def exit_code(main: Callable[[], int], arguments: Iterable[object], monkeypatch: pytest.MonkeyPatch) -> int:
+def exit_code(main: Callable[[], int], arguments: Iterable[object]) -> int:
     """Run the function of a command with arguments. An exception that reaches its caller is a failure of the test."""
-    monkeypatch.setattr(sys, "argv", ["shmppo", *map(str, arguments)])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    before, sys.argv = (sys.argv, sys.excepthook), ["shmppo", *map(str, arguments)]
     try:
         return main()
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException as error:
         raise AssertionError(f"the command ends with a traceback: {error!r}") from error
+    finally:
+        sys.argv, sys.excepthook = before
+
+
+def evaluation_rows(run_dir: Path) -> list[dict[str, float]]:
+    """The rows of eval.csv, without the duration."""
+    return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv_rows(run_dir / "eval.csv")]
 
 
 def untimed_rows(path: Path) -> list[dict[str, str]]:

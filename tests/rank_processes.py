@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -49,6 +50,23 @@ def output_of(process: psutil.Popen, timeout: float = 200) -> str:
     except subprocess.TimeoutExpired:
         raise AssertionError(f"does not end\n{stacks(process)}") from None
     return output
+
+
+def finish(process: psutil.Popen) -> str:
+    """Wait until a torchrun ends without an error; returns its output."""
+    output = output_of(process)
+    assert process.returncode == 0, output
+    return output
+
+
+def start_alone(rank: int, run_dir: Path, port: str, *flags: object) -> subprocess.Popen[str]:
+    """Start a rank of two without torchrun."""
+    command = [sys.executable, "-m", "shmppo.train", "--env", "CartPole-v1", *FLAGS.split(), *map(str, flags)]
+    env = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return subprocess.Popen(
+        [*command, "--run-dir", str(run_dir)], env=env, stderr=subprocess.PIPE, text=True, cwd=run_dir.parent
+    )
 
 
 def stacks(process: psutil.Popen) -> str:

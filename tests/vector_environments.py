@@ -149,21 +149,6 @@ class Raising(Walk):
         return super().step(actions)
 
 
-class Broken(Walk):
-    """Its simulator ends at the 100th step."""
-
-    left = 100
-
-    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        self.left -= 1
-        if self.left == 0:
-            raise ValueError("the simulation exploded")
-        return super().step(actions)
-
-    def close(self, **kwargs: Any) -> None:
-        raise OSError("the simulator is gone")
-
-
 def as_list(num_envs: int) -> list[Walk]:
     """A mistake: not a vector environment."""
     return [Walk(1)] * num_envs

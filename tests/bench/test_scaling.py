@@ -70,7 +70,7 @@ def test_the_parts_of_an_iteration_add_up_to_all_phases() -> None:
     assert parts["waiting"] == wait - 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 60 s")
 def test_the_scaling_command_measures_prints_and_writes(run_command: Run, tmp_path: Path) -> None:
     flags = (
         "--num-envs", 4, "--rollout-steps", 32, "--seq-len", 8, "--minibatches", 2, "--hidden-size", 16,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from typing import Any
 
 import pytest
+from environments import Counter
 
 from shmppo.bench.measured_run import measured_run
 from shmppo.bench.throughput import throughput, utilization
@@ -28,10 +31,21 @@ def test_utilization_of_four_cores_by_hand(workers: int, learning: Any, sampling
     assert used == pytest.approx({"sampling": sampling, "learning": rest})
 
 
-def test_a_run_that_a_signal_ends_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shmppo.bench.measured_run.train", lambda config: {"iterations": 4})
+class Signals(Counter):
+    """Sends SIGTERM to its process at its 100th step."""
+
+    steps = 0
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        if self.steps == 100:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().step(action)
+
+
+def test_a_run_that_a_signal_ends_is_not_measured() -> None:
     with pytest.raises(KeyboardInterrupt):
-        measured_run(SMALL, 5)
+        measured_run(dataclasses.replace(SMALL, env="test_throughput:Signals", num_envs=1, minibatches=1), 5)
 
 
 def test_the_shards_are_those_of_the_run() -> None:

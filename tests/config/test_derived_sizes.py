@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 from functools import cached_property
 
 import pytest
 
-from shmppo.config import train_config
 from shmppo.config.train_config import TrainConfig
 
 CONFIG = TrainConfig(
@@ -64,9 +64,12 @@ def test_a_changed_copy_computes_its_values_again() -> None:
     assert (config.inference_rows, changed.inference_rows) == (8, 16)
 
 
-def test_a_worker_divides_the_work_among_as_many_workers_as_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_config, "usable_cores", lambda: 4)
-    config = TrainConfig(num_envs=6, workers=None)
-    assert config.num_workers == 4
-    monkeypatch.setattr(train_config, "usable_cores", lambda: 1)  # in the worker's process
-    assert pickle.loads(pickle.dumps(config)).num_workers == 4
+def test_a_worker_divides_the_work_among_as_many_workers_as_the_learner(request: pytest.FixtureRequest) -> None:
+    """Also if it may use fewer cores."""
+    cores = os.sched_getaffinity(0)
+    request.addfinalizer(lambda: os.sched_setaffinity(0, cores))
+    config = TrainConfig(num_envs=1024, workers=None)
+    assert config.num_workers == len(cores)
+    os.sched_setaffinity(0, [min(cores)])
+    assert TrainConfig(num_envs=1024, workers=None).num_workers == 1
+    assert pickle.loads(pickle.dumps(config)).num_workers == len(cores)

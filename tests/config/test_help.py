@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from public_helpers import python
 
 from docs.generate import option_types
 from shmppo import cli
@@ -74,7 +75,7 @@ for line in {COMMAND_LINES!r}:
         assert cli.main() == 0
     assert "torch" not in sys.modules, line
 """
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    result = python("-c", script)
     assert result.returncode == 0, result.stderr
 
 

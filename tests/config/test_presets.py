@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers import parse_config, slow_after
+from public_helpers import python
 
 from docs.generate import preset_flags
 from shmppo.config.presets import PRESETS, preset, preset_fields
@@ -52,7 +51,7 @@ def test_the_presets_are_those_of_the_published_results() -> None:
     assert {name: digest(preset(name)) for name in PRESETS} == DIGESTS
 
 
-@pytest.mark.parametrize("name", slow_after(5, PRESETS))
+@pytest.mark.parametrize("name", slow_after(5, PRESETS, "1 s per preset"))
 def test_the_flags_of_a_preset_give_its_configuration(name: str) -> None:
     assert parse_config(shlex.split(preset_flags(PRESETS[name]))) == preset(name)
     assert parse_config(["--preset", name]) == preset(name)
@@ -93,4 +92,4 @@ def test_auto_takes_the_environment_of_a_file_or_of_a_script(tmp_path: Path) -> 
 
 def test_presets_do_not_import_torch() -> None:
     script = "import sys, shmppo; shmppo.preset('Hopper-v5'); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert python("-c", script).returncode == 0

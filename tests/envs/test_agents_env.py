@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agent_environments import Crowd
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
@@ -28,6 +27,12 @@ def rows_of(config: TrainConfig, envs: int = 2) -> AgentsVectorEnv:
     task = inspect_task(config)
     config = dataclasses.replace(config, agents=task.agents)
     return AgentsVectorEnv(config, task, 0, envs * len(task.agents))
+
+
+def env_of(envs: AgentsVectorEnv, row: int = 0) -> Any:
+    """The environment of a row, as its class has made it."""
+    view: Any = envs.handles[row].env
+    return view.agents.env
 
 
 class Script:
@@ -111,7 +116,7 @@ def test_the_last_observation_of_an_agent_counts_if_the_others_are_idle_then() -
     """The next step of the environment follows at once, and returns an observation of another agent."""
     envs = rows_of(CROWD, envs=1)
     envs.reset_all(0)
-    env = envs._envs[0].env
+    env = env_of(envs)
     seen = iter([{"walker_0": np.full(2, 5, np.float32)}, {"walker_2": np.full(2, 7, np.float32)}])
 
     def step(actions: dict[str, int]) -> tuple[dict, ...]:
@@ -160,7 +165,7 @@ def test_info_of_idle_agents_counts_once(opponents: tuple[str, ...]) -> None:
     """Each info of `Crowd` contains the time. It counts when an agent of the policy sees the environment."""
     envs = rows_of(dataclasses.replace(CROWD, info_keys=("time:sum",), self_play=opponents or None), envs=1)
     envs.reset_all(0)
-    sums, env = {}, envs._envs[0].env
+    sums, env = {}, env_of(envs)
     original = env.step
 
     def step(actions: dict[str, int]) -> tuple[dict, ...]:
@@ -176,10 +181,11 @@ def test_info_of_idle_agents_counts_once(opponents: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("seeding", "seeded"), [("episode", [True, True]), ("once", [True, False])])
-def test_which_resets_get_a_seed(seeding: Any, seeded: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_resets_get_a_seed(seeding: Any, seeded: list[bool]) -> None:
     envs, seeds = rows_of(dataclasses.replace(CROWD, episode_seeding=seeding), envs=1), []
-    reset = envs._envs[0].reset
-    monkeypatch.setattr(envs._envs[0], "reset", lambda **given: (seeds.append(given.get("seed")), reset(**given)))
+    env = env_of(envs)
+    reset = env.reset
+    env.reset = lambda **given: (seeds.append(given.get("seed")), reset(**given))[1]
     envs.reset_all(0)
     envs.reset_env(0, 1)
     assert [seed is not None for seed in seeds] == seeded
@@ -195,22 +201,24 @@ def test_an_agent_that_leaves_without_a_flag_is_truncated() -> None:
 
 
 @pytest.mark.parametrize("change", ["none", "rewards", "an end after 1", "an end after 2"])
-def test_an_episode_is_restored_only_if_it_is_the_same(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    envs, step = rows_of(CROWD, 1), Crowd.step
+def test_an_episode_is_restored_only_if_it_is_the_same(change: str) -> None:
+    envs = rows_of(CROWD, 1)
+    env = env_of(envs)
+    step = env.step
     envs.reset_all(0)
     for _ in range(2):
         envs.step([1] * 3, np.zeros(3), *np.zeros((2, 3), bool))
     episodes = [EpisodeToRestore(0, [1, 1], int(code), None) for code in envs.hashes]
 
-    def changed(env: Crowd, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
+    def changed(actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
         assert env.agents, "it is stepped after its end"
         if change.startswith("an end"):
-            env._length = int(change[-1])
-        observations, rewards, *others = step(env, actions)
+            env.length = int(change[-1])
+        observations, rewards, *others = step(actions)
         if change == "rewards":
             rewards = {name: reward + 1 for name, reward in rewards.items()}
         return observations, rewards, *others  # type: ignore[return-value]
 
-    monkeypatch.setattr(Crowd, "step", changed)
+    env.step = changed
     assert envs.restore(episodes, np.zeros(2, np.int64)) == [change == "none"] * 3
     envs.close()

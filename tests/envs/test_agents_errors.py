@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import assert_refused
-from test_agents_env import CROWD, MASKED, Script, rows_of
+from test_agents_env import CROWD, MASKED, Script, env_of, rows_of
 
 from shmppo.envs.agents import AgentsEnv
 from shmppo.errors import EnvError
@@ -77,7 +77,7 @@ def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("no license")
 
-    setattr(envs._envs[1].env, call, fail)
+    setattr(env_of(envs, row=3), call, fail)
     message = rf"^environment 1: {call} raised ValueError\('no license'\) .*\(episode {4 if call == 'step' else 5}, "
     use = (lambda: envs.reset_env(4, 5)) if call == "reset" else lambda: envs.step([0] * 6, np.zeros(6), *flags)
     with pytest.raises(EnvError, match=message):
@@ -87,8 +87,9 @@ def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None
 def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment() -> None:
     envs = rows_of(CROWD)
     box = {name: np.array([0, np.nan], np.float32) for name in ("walker_0", "walker_2")}
-    reset = envs._envs[1].env.reset
-    envs._envs[1].env.reset = lambda **given: (box, reset(**given)[1])
+    env = env_of(envs, row=3)
+    reset = env.reset
+    env.reset = lambda **given: (box, reset(**given)[1])
     message = r"^environment 1: agent walker_0: reset returned an invalid observation: obs is not finite: \[1\] is nan"
     with pytest.raises(EnvError, match=message):
         envs.reset_all(0)

@@ -57,6 +57,8 @@ BROKEN = [
     ({"step": None}, r"step\(action\) raised TypeError.*; it must return"),
     ({"step": (OBSERVED, np.zeros(1), False, False, {})}, r"the reward array\(\[0.\]\); it must be one number"),
     ({"step": (OBSERVED, "1", False, False, {})}, "the reward '1'; it must be one number"),
+    ({"step": (OBSERVED, np.array("1"), False, False, {})}, "the reward array"),
+    ({"step": (OBSERVED, np.array(1j), False, False, {})}, "the reward array"),
     ({"step": (OBSERVED, 0.0, 0, False, {})}, "terminated = 0; it must be a bool"),
     ({"step": (OBSERVED, 0.0, False, None, {})}, "truncated = None; it must be a bool"),
     ({"step": (OBSERVED, 0.0, False, False, None)}, "step returned the info None; it must return"),
@@ -122,6 +124,12 @@ GOOD: dict[str, Any] = {"a": np.zeros(2), "b": (1, np.zeros(2, np.uint8))}
 
 VIOLATIONS = [
     (spaces.Box(0, 255, (2, 2), np.uint8), np.zeros((2, 2)), "obs has type float64, but its space has type uint8"),
+    (BOX, ["0.5", "0.5"], "obs has type <U3, but it must contain real numbers"),
+    (BOX, np.array([0.5j, 0]), "obs has type complex128, but it must contain real numbers"),
+    (BOX, np.array([0.5, 0], object), "obs has type object, but it must contain real numbers"),
+    (spaces.MultiBinary(2), np.array(["1", "0"]), "obs has type <U1, but it must contain real numbers"),
+    (spaces.MultiBinary(2), np.array([0j, 0]), "obs has type complex128, but it must contain real numbers"),
+    (spaces.MultiDiscrete([2, 2]), np.array(["1", "0"]), "obs has type <U1, but it must contain real numbers"),
     (BOX, OnDevice(), "obs cannot be converted to an array: TypeError('copy it to the memory of the host.')"),
     (spaces.Discrete(3), 3, "obs is 3, which is outside its space"),
     (spaces.Discrete(3), 1.0, "obs has type float64, but it must contain integers"),

@@ -18,7 +18,7 @@ from shmppo.errors import ConfigError
 
 MESSAGES = {
     "environments:Countre": r"is not registered \(.* Did you mean: `Counter`\?\); check the name in environments$",
-    "environment:Counter": "there is no module environment; install it",
+    "environment:Counter": "there is no module environment; install it, or run in the directory",
     "./environments.py:Counter": "is not of the form module:attribute; name the module and run in the",
     ".environments:Counter": "name the module and run in the directory that contains it",
     ".:Counter": "name the module and run in the directory that contains it",

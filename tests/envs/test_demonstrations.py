@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from helpers import clone_of_recording, collected
+from public_helpers import exit_code
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
@@ -84,12 +84,10 @@ def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> 
         assert data_equivalence(one, other) or np.allclose(one, other, atol=1e-5)
 
 
-def test_evaluate_records_its_episodes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_evaluate_records_its_episodes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file, run_dir = tmp_path / "new" / "a.npz", TRAINED / "cartpole"
-    monkeypatch.setattr(sys, "argv", ["evaluate", str(run_dir), "--episodes", "70", "--record", str(file), "--json"])
-    assert command.main() == 0
+    words = [run_dir, "--episodes", 70, "--record", file, "--json"]
+    assert exit_code(command.main, words) == 0
     result, data = json.loads(capsys.readouterr().out), arrays_of(file)
     assert data["lengths"].tolist() == result["lengths"]  # two batches of environments
     ends = np.cumsum(data["lengths"])
@@ -205,9 +203,10 @@ def test_ranks_play_demonstrations_in_other_orders(tmp_path: Path) -> None:
     config = clone_of_recording(SMALL, tmp_path / "a.npz", episodes=20)
     task = inspect_task(config)
 
-    def order(config: TrainConfig, low: int, high: int) -> list[list[int]]:
+    def order(config: TrainConfig, low: int, high: int) -> list[list[list[float]]]:
+        """The first observations of 20 episodes."""
         envs = PlaybackVectorEnv(config, task, low, high)
-        return [envs._recorded.tolist() for episode in range(20) if envs.reset_all(episode) is None]
+        return [envs.obs[0].tolist() for episode in range(20) if envs.reset_all(episode) is None]
 
     one = order(dataclasses.replace(config, num_envs=10), 5, 10)
     first, second = (order(dataclasses.replace(config, rank=rank, ranks=2), 0, 5) for rank in range(2))

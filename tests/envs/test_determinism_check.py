@@ -6,13 +6,12 @@ import contextlib
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import pytest
-from environments import Counter
 from helpers import slow_after
-from space_environments import ACTION_SPACES, SPACES, Echo
+from space_environments import ACTION_SPACES, SPACES, Shaped
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import Finding, Outcome, compare, make_request, outcomes
@@ -65,18 +64,23 @@ def test_the_flag_or_the_reward_that_differs_is_named(what: str) -> None:
     assert " of episode 0" in difference
 
 
-def test_a_difference_that_32_bits_cannot_show_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = iter(range(10_000))
-    monkeypatch.setattr("hidden_state.SmallBits.hidden", lambda env: 1 + 1e-14 * next(numbers))
+def test_a_difference_that_32_bits_cannot_show_is_found() -> None:
     difference = check(env="hidden_state:SmallBits").difference
     assert difference is not None
     assert "before it is rounded to 32 bits" in difference
 
 
-def test_the_part_of_the_observation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = copy.deepcopy(SPACES["dict"])  # not seeded
-    monkeypatch.setattr("space_environments.Shaped._observe", lambda env: space.sample())
-    difference = check(env="space_environments:Shaped", env_kwargs={"space": "dict"}).difference
+class Unseeded(Shaped):
+    """Its observations are samples of a space that nothing seeds."""
+
+    unseeded = copy.deepcopy(SPACES["dict"])
+
+    def _observe(self) -> Any:
+        return self.unseeded.sample()
+
+
+def test_the_part_of_the_observation_is_named() -> None:
+    difference = check(env="test_determinism_check:Unseeded", env_kwargs={"space": "dict"}).difference
     assert difference is not None
     assert difference.startswith("observation 'camera', ")
     assert "observation 'inner/1'[0]" in difference
@@ -123,28 +127,38 @@ def types_of(action: Any) -> Any:
     return type(action), [(key, types_of(part)) for key, part in parts], getattr(action, "dtype", None)
 
 
-@pytest.mark.parametrize(("kind", "kwargs"), [(Counter, {}), *((Echo, {"actions": name}) for name in ACTION_SPACES)])
-def test_actions_of_the_checks_have_the_types_of_training(
-    kind: type[gymnasium.Env], kwargs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Any] = []
-    step = kind.step
-    monkeypatch.setattr(kind, "step", lambda env, action: (seen.append(types_of(action)), step(env, action))[1])
-    fields = {"env": f"{kind.__module__}:{kind.__name__}", "env_kwargs": kwargs}
+class SeesTypes(gymnasium.Wrapper):
+    """Lists the types of all actions."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def step(self, action: Any) -> Any:
+        self.seen.append(types_of(action))
+        return super().step(action)
+
+
+ACTIONS = [("environments:Counter", {}), *(("space_environments:Echo", {"actions": name}) for name in ACTION_SPACES)]
+
+
+@pytest.mark.parametrize(("env", "kwargs"), ACTIONS)
+def test_actions_of_the_checks_have_the_types_of_training(env: str, kwargs: dict[str, Any], tmp_path: Path) -> None:
+    SeesTypes.seen.clear()
+    fields: dict[str, Any] = {"env": env, "env_kwargs": kwargs, "wrappers": ("test_determinism_check:SeesTypes",)}
     check(20, **fields)
     small = {"num_envs": 4, "rollout_steps": 8, "seq_len": 8, "minibatches": 2, "total_steps": 32, "quiet": True}
     config = TrainConfig(**fields, **small, workers=0, check_determinism=0, run_dir=str(tmp_path / "run"))
     train(config)
-    assert all(types == seen[-1] for types in seen), f"training: {seen[-1]}, checks: {seen[0]}"
+    first, *_, last = SeesTypes.seen
+    assert all(types == last for types in SeesTypes.seen), f"training: {last}, checks: {first}"
 
 
 @pytest.mark.parametrize("backend", ["auto", "gymnasium"])
-@pytest.mark.parametrize("env", slow_after(1, MUJOCO))
+@pytest.mark.parametrize("env", slow_after(1, MUJOCO, "1 s per task"))
 def test_mujoco_raises_no_alarm(env: str, backend: str) -> None:
     assert check(env=env, env_backend=backend) == Finding(200)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 5 s")
 def test_the_check_raises_no_alarm_for_minigrid() -> None:
     pytest.importorskip("minigrid")
     for name in ("Empty-5x5", "MemoryS9", "DoorKey-6x6"):

@@ -132,7 +132,7 @@ def test_results_are_those_of_gymnasium(env: str, arguments: dict[str, Any]) -> 
     assert compare(env, arguments, 45) >= 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 1 min per case")
 @pytest.mark.parametrize(("env", "arguments"), ALL_CASES)
 def test_results_are_those_of_gymnasium_for_20000_steps(env: str, arguments: dict[str, Any]) -> None:
     assert compare(env, arguments, 20_000, num_envs=1) >= 500
@@ -170,21 +170,32 @@ def test_episodes_of_an_evaluation_are_those_of_gymnasium() -> None:
     assert len({result.length for result in results[0]}) > 3
 
 
-def test_a_failed_simulation_names_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_simulation_names_its_environment(request: pytest.FixtureRequest) -> None:
     config = TrainConfig(env="HalfCheetah-v5", num_envs=3, workers=0, skip_bad_episodes=True)
     task = inspect_task(config)
     envs = MujocoVectorEnv(config, task, 0, 3)
     envs.reset_all(0)
     envs.handles[1].data.qvel[0] = np.nan  # MuJoCo resets a simulation with invalid numbers, so the reward is checked
-    envs._position[1] = np.nan
+    envs.handles[1].position[0] = np.nan
     flags = np.zeros((2, 3), bool)
     rewards = np.zeros(3)
     (end,) = envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags)
     assert (end.i, end.failed) == (1, True)
     assert (rewards[1], flags[:, 1].tolist()) == (0.0, [False, True])
     assert [handle.episode for handle in envs.handles] == [0, 1, 0]
-    assert envs.handles[1].data is envs._simulations[1][1]  # the new simulation
-    monkeypatch.setattr(mujoco, "mj_step", lambda *_: (_ for _ in ()).throw(mujoco.FatalError("broken")))
+    assert envs.handles[1].data.time == 0
+    assert envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags) == []
+    assert envs.handles[1].data.time > 0, "the new simulation is stepped"
+
+    calls = itertools.count()
+
+    def fail(model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        if next(calls) == 2:  # the last simulation; then environments are made
+            mujoco.set_mjcb_control(None)
+        raise mujoco.FatalError("broken")
+
+    request.addfinalizer(lambda: mujoco.set_mjcb_control(None))
+    mujoco.set_mjcb_control(fail)
     assert [end.i for end in envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags)] == [0, 1, 2]
     envs.close()
 

@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import vector_environments
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from public_helpers import csv_rows
+from vector_environments import NextStep
 
 from shmppo import load_policy, train
 from shmppo.config.train_config import TrainConfig
@@ -193,17 +193,18 @@ def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
     assert len(evaluate(tmp_path / "run", episodes=3).returns) == 3
 
 
-def test_the_reward_of_a_step_that_only_resets_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = changed("NextStep", env_kwargs={"length": 2})
-    envs = UserVectorEnv(config, inspect_task(config), 0, 6)
-    envs.reset_all(0)
-    original = vector_environments.NextStep.step
+class RewardsResets(NextStep):
+    """Rewards every step, also one that only resets."""
 
-    def step(*arguments: Any) -> Any:
-        obs, rewards, *rest = original(*arguments)
+    def step(self, actions: np.ndarray) -> Any:
+        obs, rewards, *rest = super().step(actions)
         return obs, rewards * 0 + 5.0, *rest
 
-    monkeypatch.setattr(vector_environments.NextStep, "step", step)
+
+def test_the_reward_of_a_step_that_only_resets_does_not_count() -> None:
+    config = dataclasses.replace(CONFIG, env="test_user_vector_env:RewardsResets", env_kwargs={"length": 2})
+    envs = UserVectorEnv(config, inspect_task(config), 0, 6)
+    envs.reset_all(0)
     rewards, found = np.zeros(6), []
     for _ in range(3):
         envs.step([1] * 6, rewards, *np.zeros((2, 6), bool))

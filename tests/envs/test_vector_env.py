@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.observations import observation_spec
@@ -48,11 +48,20 @@ class Pool:
         """Nothing to close."""
 
 
-def stepped(monkeypatch: pytest.MonkeyPatch, *steps: Step) -> tuple[VectorEnv, Pool, list[Any]]:
+class Skipping(EnvPoolVectorEnv):
+    """Skips failed episodes, as those of Gymnasium do, and lists them."""
+
+    def _skip_episode(self, i: int, error: EnvError) -> None:
+        self.skipped = [*getattr(self, "skipped", ()), (i, error.env_index)]
+
+
+def stepped(
+    monkeypatch: pytest.MonkeyPatch, *steps: Step, kind: type[EnvPoolVectorEnv] = EnvPoolVectorEnv, first: float = 0.5
+) -> tuple[Any, Pool, list[Any]]:
     """Step a vector environment. Returns it, its pool, and for each step the ended episodes, rewards, and flags."""
-    pool = Pool(list(steps))
+    pool = Pool(list(steps), first)
     monkeypatch.setattr("shmppo.envs.envpool_vector_env.open_pool", lambda *_: pool)
-    envs = EnvPoolVectorEnv(CONFIG, TASK, 0, 3, [0, 0, 0])
+    envs = kind(CONFIG, TASK, 0, 3, [0, 0, 0])
     envs.reset_all(0)
     rewards, flags = np.zeros(3), np.zeros((2, 3), bool)
     return envs, pool, [(envs.step([0, 0, 0], rewards, *flags), rewards.copy(), flags.copy()) for _ in steps]
@@ -76,24 +85,38 @@ def test_hidden_indices_are_zero_and_are_not_checked(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(envs.obs[0], [[0.5, 0.0], [1.0, 0.0], [1.0, 0.0]])
 
 
-@pytest.mark.parametrize(("env", "rows"), [(Counter, 1), (Crowd, 3)])
-def test_environments_are_closed_if_a_later_one_cannot_be_made(
-    env: type[Any], rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = TrainConfig(env=f"{env.__module__}:{env.__name__}", workers=0)
-    task, made, closed = inspect_task(config), [], []
+class Licensed:
+    """There are licenses for three environments: one for the look at the environment, and two for others."""
 
-    def make(one: Any, init: Any = env.__init__) -> None:
-        made.append(one)
-        if len(made) == 3:
+    made: ClassVar[list[Any]] = []
+    closed: ClassVar[list[Any]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+        if len(self.made) == 4:
             raise OSError("no license")
-        init(one)
 
-    monkeypatch.setattr(env, "__init__", make)
-    monkeypatch.setattr(env, "close", lambda one: closed.append(one))
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+class LicensedCounter(Licensed, Counter): ...
+
+
+class LicensedCrowd(Licensed, Crowd): ...
+
+
+@pytest.mark.parametrize(("name", "rows"), [("LicensedCounter", 1), ("LicensedCrowd", 3)])
+def test_environments_are_closed_if_a_later_one_cannot_be_made(name: str, rows: int) -> None:
+    Licensed.made.clear()
+    Licensed.closed.clear()
+    config = TrainConfig(env=f"test_vector_env:{name}", workers=0)
+    task = inspect_task(config)
+    assert Licensed.closed == Licensed.made[:1]
     with pytest.raises(EnvError, match=r"^environment 2: could not be made: OSError\('no license'\)"):
         make_vector_env(dataclasses.replace(config, agents=task.agents), task, 0, 4 * rows)
-    assert closed == made[1::-1]
+    assert Licensed.closed[1:] == Licensed.made[2:0:-1]
 
 
 INVALID: dict[str, tuple[Step, str]] = {
@@ -115,18 +138,14 @@ def test_invalid_numbers_name_the_environment_and_its_complete_steps(
 
 
 def test_an_invalid_first_observation_is_an_error_of_reset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shmppo.envs.envpool_vector_env.open_pool", lambda *_: Pool([], first=np.nan))
-    envs = EnvPoolVectorEnv(dataclasses.replace(CONFIG, hide_obs=()), TASK, 0, 3, [0, 0, 0])
     with pytest.raises(EnvError, match="reset returned an invalid observation: obs is not finite"):
-        envs.reset_all(0)
+        stepped(monkeypatch, first=np.nan)
 
 
 def test_failed_episodes_are_skipped_without_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    skipped = []
-    monkeypatch.setattr(EnvPoolVectorEnv, "_skip_episode", lambda envs, i, error: skipped.append((i, error.env_index)))
     step = {"reward": [4.0, np.inf, 4.0], "obs": [[1, 1], [1, 1], [np.nan, 1]], "terminated": [False, True, True]}
-    envs, pool, ((ended, rewards, flags),) = stepped(monkeypatch, step)
-    assert skipped == [(1, 1), (2, 2)]
+    envs, pool, ((ended, rewards, flags),) = stepped(monkeypatch, step, kind=Skipping)
+    assert envs.skipped == [(1, 1), (2, 2)]
     assert ended == [EpisodeEnd(i, (), False, True, 0.0, 0) for i in (1, 2)]
     assert (rewards.tolist(), flags.tolist()) == ([4.0, 0.0, 0.0], [[False] * 3, [False, True, True]])
     assert (pool.resets, envs.returns[0]) == ([[0, 1, 2]], 4.0)

@@ -33,20 +33,6 @@ def test_a_campaign_continues_its_table_and_reports_wrong_cases(
     assert len(read_rows(table)) == 5
 
 
-@pytest.mark.parametrize("draw", [kills.draw_disturbance, configurations.draw_flags])
-def test_the_number_of_a_case_determines_its_choices(draw: Any) -> None:
-    drawn = [draw(case) for case in range(200)]
-    assert drawn == [draw(case) for case in range(200)]
-    assert len(set(map(str, drawn))) > 190
-
-
-def test_every_kind_of_disturbance_is_drawn() -> None:
-    drawn = [kills.draw_disturbance(case) for case in range(200)]
-    assert {(chosen.fault, chosen.ranks) for chosen in drawn} == {(f, r) for f in kills.FAULTS for r in (1, 2)}
-    assert all(chosen.rank < chosen.ranks for chosen in drawn)
-    assert all(chosen.workers for chosen in drawn if "worker" in chosen.fault)
-
-
 KILLED = kills.Disturbance("CartPole, LSTM", 1, 2, "central", "kill a worker", 0, 5, 0.01, 0)
 ONE_LINE = "error: rank 1 has failed"
 DEFECTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -98,7 +84,7 @@ def test_every_flag_of_the_random_configurations_exists() -> None:
     assert {name.removeprefix("no-").replace("-", "_") for name in configurations.VALUES} <= fields
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 2 min: three cases with several runs each")
 def test_a_case_of_each_campaign() -> None:
     killed = next(c for c in range(100) if kills.draw_disturbance(c).fault == "kill a worker")
     stopped = next(c for c in range(100) if kills.draw_disturbance(c).fault == "SIGTERM")

@@ -68,7 +68,7 @@ def test_updates_on_more_environments_are_closer_to_the_update_on_all(config: Tr
     assert load_selected_checkpoint(tmp_path / "run")["iteration"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 30 s")
 def test_an_interrupted_run_of_a_table_is_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(evaluated_runs, "RUNS", tmp_path / "runs")
     with pytest.raises(SystemExit, match="was stopped; run the same command again"):
@@ -87,23 +87,15 @@ def test_an_interrupted_run_of_a_table_is_resumed(monkeypatch: pytest.MonkeyPatc
     assert not list((tmp_path / "runs").glob("*/*")), "directories of finished runs are removed"
 
 
-@pytest.mark.parametrize(
-    ("spec", "command"),
-    [
-        (ModuleSpec("figures.popgym.minesweeper", None), "python -m figures.popgym.minesweeper RUN --seed 2"),
-        (ModuleSpec("pytest.__main__", None), "python -m figures.popgym.measure RUN --seed 2"),
-        (None, "python -m figures.popgym.measure RUN --seed 2"),
-    ],
-)
-def test_the_recorded_command_is_that_of_the_running_script(
-    spec: ModuleSpec | None, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+def test_the_recorded_command_is_that_of_the_running_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recorded = {"figures.popgym.minesweeper": "minesweeper", "pytest.__main__": "measure", None: "measure"}
     monkeypatch.setattr(sys, "argv", ["the script", "RUN", "--seed", "2"])
-    folder = tmp_path / "popgym"
-    folder.mkdir()
-    record_provenance(folder / "minesweeper.csv")
-    assert json.loads((folder / "minesweeper.json").read_text())["command"] == command
+    (tmp_path / "popgym").mkdir()
+    for running, module in recorded.items():
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(running, None) if running else None)
+        record_provenance(tmp_path / "popgym" / "minesweeper.csv")
+        content = json.loads((tmp_path / "popgym" / "minesweeper.json").read_text())
+        assert content["command"] == f"python -m figures.popgym.{module} RUN --seed 2"
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if TASKS[task].preset])
@@ -114,7 +106,7 @@ def test_a_preset_from_a_search_is_its_best_configuration_rounded(task: str) -> 
         assert value == (pytest.approx(found[name], rel=0.05) if isinstance(value, float) else found[name]), name
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 20 s")
 def test_interleaved_runs_work_only_in_their_slices_and_end() -> None:
     fields = {
         "env": "CartPole-v1", "num_envs": 4, "rollout_steps": 16, "minibatches": 2, "hidden_size": 8,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from public_helpers import exit_code
 
 from figures.popgym import measure as popgym
 from figures.popgym.cases import PUBLISHED as PUBLISHED_POPGYM
@@ -19,27 +20,27 @@ from shmppo.config.flags import parse_start
 def run_modules(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[Any]]]:
     """Run all commands of the queue without training. Returns (table, seed, key or arguments) of each case."""
     cases: list[tuple[str, int, list[Any]]] = []
-    monkeypatch.setattr(popgym, "measure", lambda key, config, table: cases.append(("popgym", key["seed"], [key])))
+    stand_ins: dict[str, Any] = {
+        "TABLE": Path("none.csv"),
+        "measure": lambda key, config, table: cases.append(("popgym", key["seed"], [key])),
+        "has_row": lambda table, key: False,
+        "add_run": lambda table, key, seed, args, **_: cases.append((table.stem, seed, args)),
+        "measure_search": lambda task: cases.append(("search", 1, [task])),
+        "measure_fresh": lambda task, name, seed, path: cases.append(("fresh", seed, [name])),
+        "append_rows": lambda table, rows: None,
+    }
     for module, *words in measure.commands():
         script = importlib.import_module(f"figures.{module}")
-        monkeypatch.setattr(script, "has_row", lambda table, key: False, raising=False)
-        monkeypatch.setattr(
-            script, "add_run", lambda table, key, seed, args, **_: cases.append((table.stem, seed, args)), raising=False
-        )
-        monkeypatch.setattr(script, "measure_search", lambda task: cases.append(("search", 1, [task])), raising=False)
-        monkeypatch.setattr(
-            script, "measure_fresh", lambda task, name, seed, path: cases.append(("fresh", seed, [name])), raising=False
-        )
-        monkeypatch.setattr(script, "append_rows", lambda table, rows: None, raising=False)
-        monkeypatch.setattr("sys.argv", [module, *words])
-        script.main()
+        for name, stand_in in stand_ins.items():
+            if script is popgym or name not in ("TABLE", "measure"):
+                monkeypatch.setattr(script, name, stand_in, raising=False)
+        exit_code(script.main, words)
     return cases
 
 
 def test_the_queue_has_the_cases_of_the_published_tables_and_trains_first_seeds_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(popgym, "TABLE", Path("none.csv"))
     cases = run_modules(monkeypatch)
     seeds = [seed % 100 for _, seed, _ in cases]
     assert seeds == sorted(seeds), "one seed of every row comes before second seeds"

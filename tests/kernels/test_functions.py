@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import assert_near
+from helpers import assert_near, slow_after
 
 from shmppo.kernels import functions, kernels, supported_variants
 from shmppo.models.lru import LruLayer
@@ -31,7 +31,8 @@ def apply(function: int, x: np.ndarray, variant: str | None = None) -> np.ndarra
     return y
 
 
-@pytest.mark.parametrize("stride", [4099, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("stride", [4099, *slow_after(0, [1], "about 5 min per function")])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_elementwise_functions_against_float64(name: str, stride: int) -> None:
     (exact, bound), number = FUNCTIONS[name], list(FUNCTIONS).index(name)

@@ -158,6 +158,7 @@ NETWORKS = [
 ]
 CASES = [(*network, seed) for seed, network in enumerate(NETWORKS * 2)]
 """Each network with two seeds. The fast tests have every third pair, so every core."""
+OTHER_SEEDS = pytest.mark.slow(reason="1 s per case")
 
 
 def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
@@ -171,7 +172,7 @@ def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     ("core", "layers", "separate", "seed"),
-    [case if case[-1] % 3 == 0 else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
+    [case if case[-1] % 3 == 0 else pytest.param(*case, marks=OTHER_SEEDS) for case in CASES],
 )
 def test_all_variants_compute_the_same_bits_and_nearly_what_torch_does(
     core: str, layers: int, separate: str, seed: int
@@ -343,7 +344,7 @@ def compiled(path: Path, variant: str, *flags: str) -> Path:
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 20 s per build")
 @needs_gcc
 @pytest.mark.parametrize("build", [("-O2", f"-DGENERIC_LANES={n}") for n in (2, 8, 16)] + [("-O0",)], ids=str)
 def test_vectors_of_other_widths_and_other_builds_give_the_same_bits(build: tuple[str, ...], tmp_path: Path) -> None:
@@ -351,7 +352,7 @@ def test_vectors_of_other_widths_and_other_builds_give_the_same_bits(build: tupl
     assert layer_digest(compiled(tmp_path / "library.so", "generic", *build), "generic") == expected
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 2 min per processor")
 @pytest.mark.skipif(shutil.which("qemu-x86_64") is None, reason="qemu-user is not installed")
 @pytest.mark.parametrize("processor", ["Haswell", "EPYC"])
 def test_emulated_processors_compute_the_same_bits(processor: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers import idle_control
-from public_helpers import NO_CHECK
+from public_helpers import NO_CHECK, python
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.console import ConsoleDisplay
@@ -18,29 +17,15 @@ from shmppo.utils.signals import StopRequest
 
 RUN = (
     "--workers", "2", "--num-envs", "4", "--rollout-steps", "16", "--minibatches", "2", "--seq-len", "8",
-    "--hidden-size", "8", "--run-dir", "run",
+    "--hidden-size", "8", "--run-dir", "run", "--stop-at-iteration", "2",
 )  # fmt: skip
-
-
-def command(*flags: str) -> list[str]:
-    return [sys.executable, "-m", "shmppo.train", *RUN, *flags]
-
-
-def environment(**changes: str) -> dict[str, str]:
-    tests = str(Path(__file__).parents[1])
-    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    return inherited | {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])} | changes
 
 
 @pytest.mark.long
 def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path: Path) -> None:
-    result = subprocess.run(
-        command("--stop-at-iteration", "2", *NO_CHECK),
-        cwd=tmp_path,
-        env=environment(PYTHONIOENCODING="ascii"),
-        capture_output=True,
-        text=True,
-    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment["PYTHONIOENCODING"] = "ascii"
+    result = python("-m", "shmppo.train", *RUN, *NO_CHECK, cwd=tmp_path, env=environment)
     assert result.returncode == 0, result.stderr
     # On a slow machine, lines about the progress come in between.
     progress = ("starting ", "iteration 1: ", "iteration 2: ")
@@ -50,10 +35,6 @@ def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path
     assert lines[2].startswith("iteration 2/2  steps 128/128  return ")
     assert lines[3] == "run            run"
     assert lines[-1].endswith("-m shmppo.train --resume run")
-
-
-def display_of(tmp_path: Path) -> ConsoleDisplay:
-    return ConsoleDisplay(RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control()))
 
 
 class Broken:
@@ -72,10 +53,11 @@ class Broken:
         pass
 
 
-def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", Broken())
-    display = display_of(tmp_path)
-    assert display._view is None
-    display.show({"iteration": 1, "return_mean_100": 0.0}, [0.1], 0, last=True)
-    display.close()
-    display.close()
+def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    status = RunStatus(TrainConfig(num_envs=4, workers=0), tmp_path, StopRequest(), idle_control())
+    with contextlib.redirect_stdout(Broken()):  # type: ignore[type-var]
+        display = ConsoleDisplay(status)
+        display.show({"iteration": 1, "return_mean_100": 0.0}, [0.1], 0, last=True)
+        display.close()
+        display.close()
+    assert caplog.text.count("the output cannot be written (nobody reads)") == 1

@@ -52,7 +52,8 @@ def test_the_activity_follows_the_counters_of_the_workers() -> None:
 def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> None:
     status = new_status()
     status.timer = PhaseTimer()
-    status.stop._on_signal(signal.SIGINT, None)
+    status.stop.signal = signal.SIGINT
+    status.stop.make("signal")
     status.add(row(1), [], 0)
     assert status.stopping == "stopping after this iteration (press Ctrl-C again to stop at once)"
     status.ended = True

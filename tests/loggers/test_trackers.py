@@ -13,7 +13,7 @@ from public_helpers import csv_rows
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
-from shmppo.loggers.trackers import LoggerList, TensorBoard, WeightsAndBiases, make_trackers
+from shmppo.loggers.trackers import LoggerList, WeightsAndBiases, make_trackers
 from shmppo.runs.trainer import resume, train
 
 SMALL = TrainConfig(
@@ -140,28 +140,6 @@ def test_wandb_gets_a_project_and_a_name_that_its_variables_override(
     fake = tracked(monkeypatch, tmp_path / "run", None)
     assert (fake.options["project"], fake.options["name"]) == ("p", "n")
     assert fake.exit_code == 1, "the run has failed"
-
-
-def test_a_resumed_tensorboard_drops_the_steps_after_the_last_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("tensorboard")
-    from torch.utils import tensorboard
-
-    purged = []
-
-    class Writer(tensorboard.SummaryWriter):
-        def __init__(self, directory: str, purge_step: int | None) -> None:
-            super().__init__(directory, purge_step=purge_step)
-            purged.append(purge_step)
-
-    monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
-    (tmp_path / "metrics.csv").write_text("iteration,env_steps\n1,700\n2,1300\n")
-    for iteration in (0, 2):
-        tracker = TensorBoard()
-        tracker.start(tmp_path, SMALL.to_json(), iteration)
-        tracker.finish(None)
-    assert purged == [None, 1301]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])

@@ -35,10 +35,6 @@ BASE = TrainConfig(
     seq_len=5, burn_in=2, minibatches=2, epochs=2, grad_shards=2, hidden_size=8, encoder_sizes=(8,), quiet=True,
     total_steps=4 * 16 * 4, workers=0, keep_every=2, check_determinism=0,
 )  # fmt: skip
-MASKED: dict[str, Any] = {
-    "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True, "hide_obs": (),
-    "separate_critic": "all", "prev_action": True,
-}  # fmt: skip
 
 
 @KERNELS

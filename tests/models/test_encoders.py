@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model
-from shmppo.models.encoders import A3cCnn, ImpalaCnn, Mlp, NatureCnn, _ResidualBlock, network_input
+from shmppo.models.encoders import A3cCnn, ImpalaCnn, Mlp, NatureCnn, _ResidualBlock
 from shmppo.spaces.observations import Leaf, observation_spec
 
 LEAVES = observation_spec(SPACES["dict"], "the observation").leaves
@@ -80,13 +80,6 @@ def test_acting_on_mixed_observations_agrees_with_learning(kernel: str, fields: 
     generator = torch.Generator().manual_seed(1)
     steps = [[stored(leaf, generator).numpy() for leaf in LEAVES] for _ in range(3)]
     assert_acting_agrees(kernel, model, steps, torch.zeros(ROWS, model.state_size))
-
-
-def test_one_hot_input_has_a_part_for_each_code() -> None:
-    leaf = observation_spec(SPACES["multidiscrete"], "the observation").leaves[0]
-    values = torch.tensor([[2, 0], [0, 3]], dtype=torch.int32)
-    expected = torch.tensor([[0.0, 0, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 1]])
-    torch.testing.assert_close(network_input(leaf, values), expected)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])

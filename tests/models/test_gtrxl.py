@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from helpers import assert_parts_agree
+from helpers import assert_parts_agree, with_noise
 from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig
@@ -23,11 +23,7 @@ COUNTS = (0, 1, 4, 6)
 def small_core(layers: int, window: int = WINDOW) -> Gtrxl:
     """A small core with random biases as well as weights."""
     torch.manual_seed(0)
-    made = Gtrxl(INPUTS, HIDDEN, layers, HEADS, window)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return made
+    return with_noise(Gtrxl(INPUTS, HIDDEN, layers, HEADS, window), 0.3)
 
 
 def inputs(layers: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import assert_parts_agree, memory_run
+from helpers import assert_parts_agree, memory_run, with_noise
 from torch import Tensor
 
 from shmppo.errors import ConfigError
@@ -22,11 +22,7 @@ INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
 def small_core(layers: int) -> Lmu:
     """A small core with random biases as well as weights."""
     torch.manual_seed(0)
-    made = Lmu(INPUTS, HIDDEN, layers, WINDOW)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return made
+    return with_noise(Lmu(INPUTS, HIDDEN, layers, WINDOW), 0.2)
 
 
 def inputs(layers: int) -> tuple[Tensor, Tensor]:

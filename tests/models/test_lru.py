@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from helpers import assert_parts_agree
+from helpers import assert_parts_agree, with_noise
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -21,11 +21,7 @@ INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
 def small_core(layers: int) -> Lru:
     """A small core with random biases as well as weights."""
     torch.manual_seed(0)
-    made = Lru(INPUTS, HIDDEN, layers, WINDOW)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return made
+    return with_noise(Lru(INPUTS, HIDDEN, layers, WINDOW), 0.2)
 
 
 def inputs(layers: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from public_helpers import exit_code
 
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY
@@ -112,12 +112,11 @@ def test_a_label_names_a_configuration_and_runs_with_the_same_label_are_one_grou
     assert groups == {"mine": ["lstm1", "lstm2"], "one": ["gru1", "lmu1", "lmu2"], "two": ["gru2"]}
 
 
-def test_any_metric_can_be_plotted_over_steps_or_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_metric_can_be_plotted_over_steps_or_seconds(tmp_path: Path) -> None:
     run = written_run(tmp_path / "a")
     (run / "eval.csv").write_text("iteration,env_steps,eval/return\n2,20,1.5\n4,40,2.5\n")
-    command = ["plot", str(run), "--metric", "gradient_norm", "eval/return", "--x", "seconds"]
-    monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "a.svg")])
-    assert main() == 0
+    words = [run, "--metric", "gradient_norm", "eval/return", "--x", "seconds", "--out", tmp_path / "a.svg"]
+    assert exit_code(main, words) == 0
     found = texts(tmp_path / "a.svg")
     assert {"gradient_norm", "return of evaluated episodes", "training time (s)"} <= set(found)
     assert not {"environment steps", "clip fraction"} & set(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from environments import Counter
+from public_helpers import exit_code
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 from shmppo.loggers.text import number
 from shmppo.policies.evaluation import evaluate
@@ -38,26 +38,18 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def frames_of(path: Path) -> int:
-    """Number of frames of a video."""
-    if path.suffix == ".mp4":
-        return pytest.importorskip("imageio_ffmpeg").count_frames_and_secs(str(path))[0]
-    return len(gif(path))
-
-
 def gif(path: Path) -> np.ndarray:
     return pytest.importorskip("imageio.v3").imread(path)
 
 
 def test_arguments_of_the_environment_replace_those_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config = dataclasses.replace(SMALL, env="environments:Counter-v0", env_kwargs={"length": 6}, workers=0)
     train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
     assert set(evaluate(tmp_path / "run", episodes=2, trust=("environments",)).lengths) == {6}
-    words = ["evaluate", str(tmp_path / "run"), "--trust", "environments", "--json", "--env-kwargs", "length=9"]
-    monkeypatch.setattr(sys, "argv", words)
-    assert command.main() == 0
+    words = [tmp_path / "run", "--trust", "environments", "--json", "--env-kwargs", "length=9"]
+    assert exit_code(command.main, words) == 0
     assert set(json.loads(capsys.readouterr().out)["lengths"]) == {9}
     with pytest.raises(ConfigError, match=r"Counter.*unexpected keyword argument .*it was given the arguments"):
         evaluate(tmp_path / "run", env_kwargs={"size": 3}, trust=("environments",))
@@ -78,7 +70,7 @@ def test_a_video_does_not_change_the_episodes(run_dir: Path, tmp_path: Path) -> 
 def test_an_mp4_can_be_read_again(run_dir: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("imageio_ffmpeg")
     (length,) = evaluate(run_dir, episodes=1, video=tmp_path / "a.mp4").lengths
-    assert frames_of(tmp_path / "a.mp4") == (length + 1) // 2
+    assert library.count_frames_and_secs(str(tmp_path / "a.mp4"))[0] == (length + 1) // 2
     with closing(library.read_frames(str(tmp_path / "a.mp4"))) as frames:
         assert next(frames)["fps"] == 25, "a frame for every second of 50 steps a second"
 
@@ -90,17 +82,28 @@ def test_actions_are_sampled_with_the_seed_if_stochastic(run_dir: Path) -> None:
     assert evaluate(run_dir, episodes=10) != sampled
 
 
-def test_an_environment_is_not_stepped_after_its_episode(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, advance = 0, SyncVectorEnv._advance
+class Counted(Counter):
+    """Counts the steps of all its instances, whose episodes have different lengths."""
 
-    def counted(envs: SyncVectorEnv, i: int, action: Any) -> tuple[float, bool, bool]:
-        nonlocal steps
-        steps += 1
-        return advance(envs, i, action)
+    steps = 0
 
-    monkeypatch.setattr(SyncVectorEnv, "_advance", counted)
-    result = evaluate(run_dir, episodes=8, stochastic=True)
-    assert sum(result.returns) == sum(result.lengths) == steps  # CartPole rewards 1 a step
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.length = 3 + (seed or 0) % 7
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        Counted.steps += 1
+        return super().step(action)
+
+
+def test_an_environment_is_not_stepped_after_its_episode(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, env="test_evaluation:Counted", workers=0, stop_at_iteration=1)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    Counted.steps = 0
+    result = evaluate(tmp_path / "run", episodes=8, trust=("test_evaluation",))
+    assert len(set(result.lengths)) > 2
+    checked = Counted.steps - sum(result.lengths)  # the look at the environment before takes a step
+    assert (sum(result.returns), checked) == (sum(result.lengths), 1)
 
 
 def test_each_checkpoint_can_be_evaluated(run_dir: Path) -> None:
@@ -138,14 +141,11 @@ def test_torch_uses_one_thread_while_it_evaluates(run_dir: Path) -> None:
         assert torch.get_num_threads() == 2
 
 
-def test_the_command_names_the_checkpoint_and_writes_json(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_the_checkpoint_and_writes_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = evaluate(run_dir, episodes=3, seed=5)
 
     def output(*flags: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["evaluate", str(run_dir), "--episodes", "3", "--seed", "5", *flags])
-        assert command.main() == 0
+        assert exit_code(command.main, [run_dir, "--episodes", 3, "--seed", 5, *flags]) == 0
         captured = capsys.readouterr()
         assert captured.err == "", "no progress where it would not be seen"
         return captured.out

@@ -1,10 +1,9 @@
-"""Variants of the algorithm: workers, learning mode, and stopping do not change the weights; schedules adapt."""
+"""Coefficients that adapt to the KL divergence of the last update."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 from public_helpers import csv_rows
@@ -16,15 +15,6 @@ BASE = TrainConfig(
     env="HalfCheetah-v5", num_envs=6, rollout_steps=24, seq_len=8, minibatches=2, epochs=2, hidden_size=16,
     encoder_sizes=(16,), grad_shards=3, workers=0, quiet=True, total_steps=6 * 24 * 8,
 )  # fmt: skip
-VARIANTS: dict[str, dict[str, Any]] = {
-    "penalty": {"objective": "penalty", "optimizer": "adamw", "weight_decay": 0.01, "entropy_coef": 0.01},
-    "kl-adaptive": {"lr_schedule": "kl-adaptive", "warmup_steps": 500, "optimizer": "sgd", "log_std_min": -0.01},
-    "per-dimension": {"ratio": "per-dimension", "dual_clip": 3.0, "clip_reward": 1.0, "optimizer": "sgd"},
-    "state-std": {"std": "state", "squash_actions": True, "objective": "penalty", "entropy_coef": 0.01},
-    "beta": {"distribution": "beta", "ratio": "per-dimension", "entropy_coef": 0.01, "kl_profile_every": 2},
-    "beta-penalty": {"distribution": "beta", "objective": "penalty", "core": "gru", "prev_action": True},
-    "bf16": {"autocast": "bf16", "entropy_coef": 0.01, "anneal_entropy": True, "truncation_is_termination": True},
-}
 
 
 def column(run_dir: Path, name: str) -> list[float]:

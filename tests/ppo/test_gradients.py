@@ -164,7 +164,11 @@ def loss_of(config: TrainConfig, terms: Tensor) -> Tensor:
     [
         *((variant, "native") for variant in VARIANTS),
         *((variant, "torch") for variant in BY_TORCH),
-        *(pytest.param(v, "torch", marks=pytest.mark.slow) for v in VARIANTS if v not in BY_TORCH),
+        *(
+            pytest.param(v, "torch", marks=pytest.mark.slow(reason="about 10 s on 2 cores"))
+            for v in VARIANTS
+            if v not in BY_TORCH
+        ),
     ],
 )
 def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_the_minibatch(

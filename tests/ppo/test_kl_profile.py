@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -12,40 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import summary_of
-from gymnasium import spaces
+from conftest import planned, sampled, summary_of
 from helpers import KERNELS
 from public_helpers import csv_rows
 from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.inspection import inspect_task
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
 from shmppo.runs.trainer import resume, train
-from shmppo.spaces.action_spaces import distribution_for
 
 SMALL = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), hidden_size=16, encoder_sizes=(16,), num_envs=4, rollout_steps=32, seq_len=8,
     minibatches=2, epochs=3, workers=0, quiet=True, stop_at_iteration=2,
 )  # fmt: skip
 NONE = dataclasses.replace(SMALL, env="HalfCheetah-v5", hide_obs=(), core="none")
-SPACES = {
-    "box": spaces.Box(-1, 1, (3,)),
-    "discrete": spaces.Discrete(4),
-    "several": spaces.MultiDiscrete([2, 3]),
-    "bits": spaces.MultiBinary(3),
-}
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_the_closed_form_agrees_with_samples(name: str) -> None:
-    head = distribution_for(SPACES[name], "test")
-    p, q = np.random.default_rng(3).standard_normal((2, 5, head.num_params)) * 0.3
-    noise = head.noise(np.random.default_rng(4), 200_000)[:, np.newaxis]
-    p_all, q_all = (np.broadcast_to(params, (len(noise), *params.shape)) for params in (p, q))
-    actions = head.sample(p_all, noise)
-    log_ratio = (head.log_prob(p_all, actions) - head.log_prob(q_all, actions)).sum(-1)
-    error = log_ratio.std(0) / len(noise) ** 0.5
-    assert (np.abs(log_ratio.mean(0) - head.kl(p, q)) < 4 * error).all()
 
 
 def test_recorded_steps_are_all_or_logarithmically_spaced() -> None:
@@ -89,20 +70,33 @@ def test_recording_does_not_change_the_weights(config: TrainConfig, tmp_path: Pa
     assert not (tmp_path / "plain" / "kl.csv").exists()
 
 
+class Keeping:
+    """Gradients that keep each policy that they evaluate."""
+
+    def __init__(self, gradients: ShardGradients) -> None:
+        self.gradients = gradients
+        self.policies: list[torch_distributions.Distribution] = []
+
+    def policy(self, sequences: np.ndarray) -> np.ndarray:
+        params = self.gradients.policy(sequences)
+        self.policies.append(torch_distributions.Categorical(logits=torch.from_numpy(params).double()))
+        return params
+
+
 @KERNELS
-def test_the_recorder_agrees_with_every_policy(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policies: list[torch_distributions.Distribution] = []
-    record = KLRecorder.record
-
-    def keep(recorder: KLRecorder, optimizer_steps: int) -> None:
-        params = torch.from_numpy(recorder._gradients.policy(recorder._probe)).double()
-        policies.append(torch_distributions.Categorical(logits=params))
-        record(recorder, optimizer_steps)
-
-    monkeypatch.setattr(KLRecorder, "record", keep)
-    config = dataclasses.replace(SMALL, kernel=kernel, kl_profile_every=1, stop_at_iteration=1)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    profile = read_profiles(tmp_path / "run")[1]
+def test_the_recorder_agrees_with_every_policy(kernel: Any) -> None:
+    config = dataclasses.replace(SMALL, kernel=kernel)
+    buffers, learner, _ = sampled(config)
+    planned(buffers, learner)
+    distribution = inspect_task(config).distribution
+    gradients = Keeping(ShardGradients(config, distribution, learner.model, buffers))
+    recorder = KLRecorder(config, distribution, gradients)  # type: ignore[arg-type]
+    recorder.begin(buffers.minibatches)
+    weights, draw = buffers.published.weights, np.random.default_rng(0)
+    for step in range(6):
+        weights += 0.1 * draw.standard_normal(weights.shape, np.float32)
+        recorder.record(step + 1)
+    profile, policies = recorder.end(6), gradients.policies
     assert profile.steps.tolist() == [0, 1, 2, 3, 4, 5, 6]
     kl: Callable[..., torch.Tensor] = torch_distributions.kl_divergence
     sequential = [float(kl(b, a).mean()) for a, b in itertools.pairwise(policies)]
@@ -116,9 +110,8 @@ def test_the_recorder_agrees_with_every_policy(kernel: Any, tmp_path: Path, monk
 def test_the_profile_ends_with_an_update_that_a_target_kl_stops(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, target_kl=1e-9, kl_profile_every=1, run_dir=str(tmp_path / "run"))
     train(config)
-    with open(tmp_path / "run" / "metrics.csv") as metrics, open(tmp_path / "run" / "kl.csv") as table:
-        steps = [row["optimizer_steps"] for row in csv.DictReader(metrics)]
-        assert [row["optimizer_steps"] for row in csv.DictReader(table)] == steps
+    metrics, table = (csv_rows(tmp_path / "run" / name) for name in ("metrics.csv", "kl.csv"))
+    assert [row["optimizer_steps"] for row in table] == [row["optimizer_steps"] for row in metrics]
     assert all(
         profile.reference[-1] == pytest.approx(0, abs=1e-12) for profile in read_profiles(tmp_path / "run").values()
     )

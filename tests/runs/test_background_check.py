@@ -49,7 +49,7 @@ def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> No
     assert (summary["exact"], summary["environment_check"]) == (True, "none")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 15 s")
 def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
     hashes = set()
     for steps in (0, 10, 200):
@@ -63,7 +63,7 @@ def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
     assert len(hashes) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 10 s")
 def test_a_check_that_hangs_ends_with_the_run(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, env="hidden_state:FailsElsewhere", run_dir=str(tmp_path / "run"))
     config = dataclasses.replace(config, env_kwargs={"how": "hang", "owner": os.getpid()})

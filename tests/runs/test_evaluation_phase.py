@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import rank_processes
 from conftest import worker_processes
-from public_helpers import csv_rows
+from gymnasium.envs.classic_control import CartPoleEnv
+from public_helpers import evaluation_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
@@ -31,15 +31,10 @@ SMALL = TrainConfig(
 )  # fmt: skip
 
 
-def rows_of(run_dir: Path) -> list[dict[str, float]]:
-    """The rows of eval.csv, without the duration."""
-    return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv_rows(run_dir / "eval.csv")]
-
-
 def trained(directory: Path, **changes: Any) -> tuple[str, list[dict[str, float]]]:
     """Train SMALL with some changes. Return the hash of the weights and the rows of eval.csv."""
     summary = train(dataclasses.replace(SMALL, run_dir=str(directory), **changes))
-    return summary["weights_sha256"], rows_of(directory)
+    return summary["weights_sha256"], evaluation_rows(directory)
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +113,9 @@ def test_a_run_that_gets_a_signal_has_a_last_evaluation_only_if_it_has_finished(
             os.kill(os.getpid(), signal.SIGTERM)
 
     config = dataclasses.replace(SMALL, eval_every=9, run_dir=str(tmp_path / "run"))
-    assert train(config, callback=callback)["stop_reason"] == ("finished" if evaluated else "signal")
-    assert [row["iteration"] for row in rows_of(tmp_path / "run")] == evaluated
+    summary = train(config, callback=callback)
+    assert (summary["stop_reason"], summary.interrupted) == ("finished" if evaluated else "signal", True)
+    assert [row["iteration"] for row in evaluation_rows(tmp_path / "run")] == evaluated
 
 
 def test_a_worker_that_dies_in_an_evaluation_changes_nothing(tmp_path: Path) -> None:
@@ -199,26 +195,25 @@ def test_a_video_of_each_evaluation(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "run" / "videos").iterdir()] == ["000005.mp4"]
 
 
-def test_videos_that_cannot_be_recorded_are_refused_before_training(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+class Invisible(CartPoleEnv):
+    def render(self) -> Any:
+        return 1 / 0
+
+
+def test_videos_that_cannot_be_recorded_are_refused_before_training(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    with monkeypatch.context() as patch:
-        patch.setattr(gymnasium.Wrapper, "render", lambda env: 1 / 0)
-        with pytest.raises(ConfigError, match=r"^\S+ cannot be rendered here \(ZeroDivisionError\(.*\); write"):
-            trained(tmp_path / "run", eval_videos=True)
+    with pytest.raises(ConfigError, match=r"^\S+ cannot be rendered here \(ZeroDivisionError\(.*\); write"):
+        trained(tmp_path / "run", env="test_evaluation_phase:Invisible", eval_videos=True)
     trained(tmp_path / "run")  # the directory can be used again
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 15 s")
 def test_ranks_play_their_shares(tmp_path: Path) -> None:
     """Together they have the episodes of one process."""
     run_dir = tmp_path / "run"
     flags = ["--eval-every", "2", "--eval-episodes", "7", "--keep-every", "2", "--total-steps", 2 * 4 * 16 * 3]
-    process = rank_processes.start(run_dir, *flags)
-    output = rank_processes.output_of(process)
-    assert process.returncode == 0, output
-    rows = rows_of(run_dir)
+    rank_processes.finish(rank_processes.start(run_dir, *flags))
+    rows = evaluation_rows(run_dir)
     assert not (run_dir / "rank-1" / "eval.csv").exists()
     assert [row["iteration"] for row in rows] == [2, 3]
     result = evaluate(run_dir, checkpoint=2, episodes=7, seed=1)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from public_helpers import SIX_ITERATIONS as BASE
 from public_helpers import contents, untimed_rows
 
 from shmppo import resume, train
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
@@ -18,11 +18,6 @@ from shmppo.loggers.trackers import Row
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.outputs import Outputs
 from shmppo.tools.run_process import RunProcess
-
-BASE = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
-    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("when", ["before the evaluation", "before the summary", "after the summary"])

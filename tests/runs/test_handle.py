@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -81,19 +79,6 @@ def test_the_reason_to_stop_may_come_from_any_rank(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ProcessGroup, "gather_objects", gather)
     config = dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run"))
     assert train(config, callback=lambda row, run: run.stop("good enough"))["stop_reason"] == "good enough"
-
-
-def test_a_run_with_a_signal_in_its_last_iteration_has_its_last_evaluation(tmp_path: Path) -> None:
-    """Otherwise `search` would wait for it, and could not continue the run to the same iteration."""
-    config = dataclasses.replace(CONFIG, workers=0, eval_every=100, stop_at_iteration=2, run_dir=str(tmp_path / "run"))
-
-    def callback(row: dict[str, float]) -> None:
-        if row["iteration"] == 2 and "entropy" in row:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    summary = train(config, callback=callback)
-    assert (summary["stop_reason"], summary.interrupted) == ("finished", True)
-    assert summary["evaluation"]["iteration"] == 2
 
 
 @pytest.mark.parametrize("name", ["best", "1", "iteration-5", "", "a/b", "../a"])

@@ -21,8 +21,10 @@ SMALL = TrainConfig(
 def last_row(run_dir: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, float]:
     """Stop and resume a run of 4 iterations, lose the episodes in progress, and return its last row of metrics.csv."""
     monkeypatch.setattr("shmppo.runs.train_state.REPLAY_LIMIT", 1)
-    train(dataclasses.replace(SMALL, run_dir=str(run_dir), **changes))
-    resume(run_dir)
+    assert train(dataclasses.replace(SMALL, run_dir=str(run_dir), **changes))["exact"]
+    assert load_selected_checkpoint(run_dir)["actions"]["actions"].numel() == 0
+    reasons = resume(run_dir)["inexact_reasons"]
+    assert reasons[0] == "environment 0: its episode could not be replayed and was restarted"
     return {name: float(text) for name, text in csv_rows(run_dir / "metrics.csv")[-1].items() if name != "weights_hash"}
 
 

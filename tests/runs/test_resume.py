@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from conftest import summary_of
+from public_helpers import SIX_ITERATIONS as BASE
 from public_helpers import contents, untimed_rows
-from rank_processes import directories, output_of, start
+from rank_processes import directories, finish, output_of, start
 
 from shmppo import resume, train
 from shmppo.config.flags import parse_resume, parse_start
@@ -23,11 +24,6 @@ from shmppo.loggers.metrics import EVALUATION_GLOSSARY
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import BEST, kept_name, load_selected_checkpoint
 from shmppo.storage.run_directory import MetricsFile
-
-BASE = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
-    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -204,16 +200,12 @@ def test_a_run_whose_last_evaluation_fails_can_be_resumed(tmp_path: Path) -> Non
     assert resume(tmp_path / "run", eval_env_kwargs={"fails": False})["evaluation"]["iteration"] == 6
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 40 s")
 @pytest.mark.usefixtures("environments_importable")
 def test_two_ranks_resume_an_older_checkpoint(tmp_path: Path) -> None:
     run_dir, fork = tmp_path / "run", tmp_path / "fork"
-    first = start(run_dir, "--total-steps", 128 * 4, "--keep-every", 2)
-    output = output_of(first)
-    assert first.returncode == 0, output
-    second = start(run_dir, "--resume", run_dir, "--checkpoint", 2, "--run-dir", fork)
-    output = output_of(second)
-    assert second.returncode == 0, output
+    finish(start(run_dir, "--total-steps", 128 * 4, "--keep-every", 2))
+    finish(start(run_dir, "--resume", run_dir, "--checkpoint", 2, "--run-dir", fork))
     for old, new in zip(directories(run_dir), directories(fork), strict=True):
         assert summary_of(new)["weights_sha256"] == summary_of(old)["weights_sha256"]
         assert [row["iteration"] for row in untimed_rows(new / "metrics.csv")] == ["1", "2", "3", "4"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
-import sys
 from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
 import pytest
 from helpers import make_run_directory
+from public_helpers import python
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.lockstep.fork_server import kill_fork_server
@@ -48,8 +47,7 @@ def test_common_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> N
             sys.argv[1:] = ["--workers", "0", *arguments]
             print(main(), "torch" in sys.modules)
     """
-    command = [sys.executable, "-c", code, config.run_dir]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    result = python("-c", code, config.run_dir)
     assert result.stdout.splitlines() == ["2 False"] * 3, result.stderr
     errors = result.stderr.splitlines()
     assert [error.split(";")[0] for error in errors] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -134,13 +134,20 @@ def test_masks_do_not_change_hidden_and_added_observations() -> None:
     assert obs[..., 2].any()
 
 
-def test_a_custom_network_does_not_get_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, forward = set(), Leaky.forward
+class Seeing(Leaky):
+    """Notes the names of what it observes."""
 
-    def recorded(network: Leaky, obs: Mapping[str, torch.Tensor], *others: torch.Tensor) -> Any:
-        seen.update(obs)
-        return forward(network, obs, *others)
+    seen: ClassVar[set[str]] = set()
 
-    monkeypatch.setattr(Leaky, "forward", recorded)
-    collected(dataclasses.replace(BASE, network="networks:leaky"), (0, 5))
-    assert seen == {"obs/obs"}
+    def forward(self, obs: Mapping[str, torch.Tensor], *others: torch.Tensor) -> Any:
+        self.seen.update(obs)
+        return super().forward(obs, *others)
+
+
+def seeing(shapes: Mapping[str, tuple[int, ...]], config: Any) -> torch.nn.Module:
+    return Seeing(shapes)
+
+
+def test_a_custom_network_does_not_get_the_mask() -> None:
+    collected(dataclasses.replace(BASE, network="test_action_masks:seeing"), (0, 5))
+    assert Seeing.seen == {"obs/obs"}

@@ -199,7 +199,9 @@ def test_an_episode_without_a_seed_of_its_own_is_not_replayed(seeding: Any, know
     config = dataclasses.replace(CONFIG, env="CartPole-v1", workers=0, episode_seeding=seeding)
     task = inspect_task(config)
     buffers, learner = published(config, task)
-    collector = Collector(config, task, learner.model, buffers, range(5), np.zeros(2, np.int64))
-    episode = EpisodeInProgress(0, 3, np.zeros((0, 1), np.float32), 1)
-    assert (collector._to_restore(episode, buffers.carries[0]).actions is not None) == known
-    collector.close()
+    first, second = (Collector(config, task, learner.model, buffers, range(5), np.zeros(2, np.int64)) for _ in range(2))
+    first.start()
+    lost = second.restore(0, [EpisodeInProgress(n, 0, np.zeros((0, 1), np.float32), 1) for n in range(5)])
+    assert lost == (() if known else tuple(range(5)))
+    for one in (first, second):
+        one.close()

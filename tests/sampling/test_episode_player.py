@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -38,18 +38,22 @@ def test_an_evaluation_continues_no_environment_of_the_one_before(seeding: Any) 
     assert play() == results
 
 
-def test_the_seeds_of_evaluations_are_those_of_no_training_episode(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[int | None] = []
-    play, reset = evaluation(dataclasses.replace(CONFIG, env="environments:Counter")), Counter.reset
+class Seeded(Counter):
+    """Notes the seeds of its resets."""
 
-    def recorded(env: Counter, *, seed: int | None = None, **options: Any) -> Any:
-        seeds.append(seed)
-        return reset(env, seed=seed, **options)
+    seeds: ClassVar[set[int | None]] = set()
 
-    monkeypatch.setattr(Counter, "reset", recorded)
+    def reset(self, *, seed: int | None = None, **options: Any) -> Any:
+        self.seeds.add(seed)
+        return super().reset(seed=seed, **options)
+
+
+def test_the_seeds_of_evaluations_are_those_of_no_training_episode() -> None:
+    play = evaluation(dataclasses.replace(CONFIG, env="test_episode_player:Seeded"))
+    Seeded.seeds.clear()
     play()
-    assert len(set(seeds)) >= 3
-    assert not set(seeds) & {episode_seed(CONFIG.seed, n, episode) for n in range(1000) for episode in range(20)}
+    assert len(Seeded.seeds) >= 3
+    assert not Seeded.seeds & {episode_seed(CONFIG.seed, n, episode) for n in range(1000) for episode in range(20)}
 
 
 @pytest.mark.parametrize("self_play", [None, ("walker_0", "walker_2")])

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import sampled
+from conftest import planned, sampled
 from helpers import KERNELS, Saboteur, make_collectors, memory_digest
-from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.errors import ConfigError
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.pool import RefreshStates
+from shmppo.lockstep.local_pool import LocalPool
+from shmppo.lockstep.pool import Command, RefreshStates
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.runs.trainer import train
@@ -103,26 +102,36 @@ def test_a_refresh_computes_the_states_of_the_present_weights_and_their_drift(bu
     np.testing.assert_allclose(drift[0], sum(float(np.square(change).sum()) for change in changed), rtol=1e-4)
 
 
-def test_the_drift_is_the_root_mean_square_of_the_changes() -> None:
+class Measuring:
+    """A pool that measures by how much each refresh changes the stored states."""
+
+    def __init__(self, pool: LocalPool, states: np.ndarray) -> None:
+        self.pool, self.states, self.timer = pool, states, pool.timer
+        self.drifts: list[float] = []
+
+    def execute(self, command: Command) -> None:
+        before = self.states.copy()
+        self.pool.execute(command)
+        if isinstance(command, RefreshStates):
+            changes = (self.states - before)[(self.states != before).any(-1)]
+            self.drifts.append(float(np.sqrt(np.mean(np.square(changes)))))
+
+
+def test_the_state_drift_of_an_update_is_the_mean_root_mean_square_of_the_changes_over_its_refreshes() -> None:
     buffers, learner, pool = sampled(dataclasses.replace(CONFIG, workers=0))
-    states = buffers.rollout.sequence_state
-    before = states.copy()
-    with torch.no_grad():
-        for parameter in learner.model.parameters():
-            parameter.mul_(1.1)
+    planned(buffers, learner)
     pool.start(learner.model)  # `sampled` has closed it
-    pool.execute(RefreshStates())
-    drift = learner._state_drift()
-    changes = (states - before)[(states != before).any(-1)]
-    assert drift == pytest.approx(np.sqrt(np.mean(np.square(changes))), rel=1e-5)
+    measuring = Measuring(pool, buffers.rollout.sequence_state)
+    statistics = learner.update(0, measuring)  # type: ignore[arg-type]
+    pool.close()
+    assert len(set(measuring.drifts)) == 2
+    assert statistics.state_drift == pytest.approx(np.mean(measuring.drifts), rel=1e-5)
 
 
 def test_a_refresh_that_is_repeated_after_a_failure_measures_the_whole_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     def drift(fails_at: int) -> tuple[str, np.ndarray]:
         buffers, learner = sixth_rollout(CONFIG)
-        with torch.no_grad():
-            for parameter in learner.model.parameters():
-                parameter.mul_(1.1)
+        buffers.published.weights[:] *= 1.1
         calls, advance = 0, Actor.advance
 
         def failing(actor: Actor, *arguments: Any) -> Any:
@@ -152,9 +161,7 @@ def test_any_division_of_the_environments_refreshes_to_the_same_bytes(kernel: An
 
     def digest(ranges: list[tuple[int, int]]) -> str:
         buffers, learner = sixth_rollout(config)
-        with torch.no_grad():
-            for parameter in learner.model.parameters():
-                parameter.mul_(1.1)
+        buffers.published.weights[:] *= 1.1
         for low, high in ranges:
             refresh(config, buffers, learner, low, high)
         return memory_digest(buffers)
@@ -164,22 +171,10 @@ def test_any_division_of_the_environments_refreshes_to_the_same_bytes(kernel: An
     assert digest([(n, n + 1) for n in range(5)]) == whole
 
 
-CASES = {
-    "refresh-burn-in": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2),
-    "burn-in-gru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=3, refresh_states=False, core="gru"),
-    "refresh-torch": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, kernel="torch"),
-    "refresh-lmu": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lmu", num_layers=2),
-    "refresh-lru": dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, core="lru", num_layers=2),
-    "refresh-dict": dataclasses.replace(
-        CONFIG, env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all", prev_reward=True
-    ),
-}
-
-
 def test_a_worker_that_is_killed_during_a_refresh_does_not_change_the_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(CASES["refresh-burn-in"], stop_at_iteration=2)
+    config = dataclasses.replace(CONFIG, env="CartPole-v1", burn_in=2, stop_at_iteration=2)
     undisturbed = train(dataclasses.replace(config, workers=0, run_dir=str(tmp_path / "a")))
     # Round 1 is the first COLLECT, 2 and 3 are the first epoch's minibatches, 4 is the first REFRESH.
     saboteur = Saboteur(monkeypatch, at_round=4, number=signal.SIGKILL, delay=0.0)
@@ -187,36 +182,3 @@ def test_a_worker_that_is_killed_during_a_refresh_does_not_change_the_weights(
     assert saboteur.hit
     assert summary["worker_restarts"] == 1
     assert summary["weights_sha256"] == undisturbed["weights_sha256"]
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"burn_in": 4}, r"--burn-in is 4; it must be 0 or more, and less than --seq-len 4"),
-    ({"burn_in": -1}, r"--burn-in is -1; it must be"),
-    ({"core": "none"}, r"--burn-in and --refresh-states need recurrent states, but --core is none"),
-]
-
-
-@pytest.mark.parametrize(("fields", "message"), REFUSED)
-def test_impossible_options_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(CONFIG, **fields)
-
-
-def test_the_state_drift_of_an_update_is_the_mean_over_its_refreshes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drifts: list[float] = []
-    drift = Learner._state_drift
-
-    def keep(learner: Learner) -> float:
-        drifts.append(drift(learner))
-        return drifts[-1]
-
-    monkeypatch.setattr(Learner, "_state_drift", keep)
-    config = dataclasses.replace(
-        CONFIG, refresh_states=True, epochs=3, stop_at_iteration=1, workers=0, quiet=True, run_dir=str(tmp_path / "run")
-    )
-    train(config)
-    (row,) = csv_rows(tmp_path / "run" / "metrics.csv")
-    assert len(set(drifts)) == 2
-    assert float(row["state_drift"]) == pytest.approx(np.mean(drifts))

@@ -6,19 +6,21 @@ import dataclasses
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
+from environments import Counter
 from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
-from shmppo.lockstep.pool import Collect, ComputeGradients, ReduceGradients, RefreshStates, StepOptimizer
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, ReduceGradients, RefreshStates, StepOptimizer
 from shmppo.runs.trainer import train
-from shmppo.sampling.collector import Collector
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -26,65 +28,45 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
-    return {path for path in before if before[path] != after[path]}
-
-
 def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, refresh_states=True)
     with running_pool(config, tmp_path / "run.log") as (buffers, learner, pool):
-        before = phase_digests(buffers)
-        assert set(before) | fields_written_in(buffers, "any") == set(buffers.arrays)
+
+        def changed(act: Callable[..., object], *arguments: Any) -> set[str]:
+            """The fields that a call writes."""
+            before = phase_digests(buffers)
+            act(*arguments)
+            after = phase_digests(buffers)
+            return {path for path in before if before[path] != after[path]}
+
+        def written(command: Command, phase: str, *always: str) -> set[str]:
+            """The fields that a command writes: only those of its phase, and these of them."""
+            found, allowed = changed(pool.execute, command), fields_written_in(buffers, phase)
+            assert found <= allowed, found - allowed
+            assert found >= {*always}
+            return found
+
+        assert set(phase_digests(buffers)) | fields_written_in(buffers, "any") == set(buffers.arrays)
         learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
-        learner.publish_statistics(0)
-        after = phase_digests(buffers)
         unchanged = {"published.reset_options"}
         unchanged |= {f"published.opponent{part}" for part in ("s", "_mean", "_scale")}  # there are none
-        assert changed(before, after) == fields_written_in(buffers, "PUBLISH") - unchanged
-
-        before = after
-        pool.execute(Collect(0))
-        after = phase_digests(buffers)
-        written, allowed = changed(before, after), fields_written_in(buffers, "COLLECT")
-        assert written <= allowed, written - allowed
-        assert {
-            "rollout.obs", "rollout.actions", "rollout.value", "rollout.reward", "carry_odd.state",
-        } <= written  # fmt: skip
-        assert not any(path.startswith("carry_even") for path in written), "iteration 0 reads the even carry"
-
-        before = after
-        planned(buffers, learner)
-        after = phase_digests(buffers)
+        assert changed(learner.publish_statistics, 0) == fields_written_in(buffers, "PUBLISH") - unchanged
+        always = ("rollout.obs", "rollout.actions", "rollout.value", "rollout.reward", "carry_odd.state")
+        found = written(Collect(0), "COLLECT", *always)
+        assert not any(path.startswith("carry_even") for path in found), "iteration 0 reads the even carry"
         unchanged = {"optimizer.learning_rate", "minibatches.coefficients"}  # `published` has set them
-        assert changed(before, after) == {field.path for field in buffers.fields if field.phase == "PLAN"} - unchanged
-
-        before = after
-        pool.execute(ComputeGradients(0, 0))
-        after = phase_digests(buffers)
-        written, allowed = changed(before, after), fields_written_in(buffers, "LEARN")
-        assert written <= allowed, written - allowed
-        assert {"shard_results.gradients", "shard_results.loss_terms"} <= written
-
-        before = after
-        pool.execute(ReduceGradients())
-        after = phase_digests(buffers)
+        plan = {field.path for field in buffers.fields if field.phase == "PLAN"}
+        assert changed(planned, buffers, learner) == plan - unchanged
+        written(ComputeGradients(0, 0), "LEARN", "shard_results.gradients", "shard_results.loss_terms")
         of_workers = {"timings.phase_seconds", "timings.command_interval"}  # which have no part of so small a sum
-        assert changed(before, after) == fields_written_in(buffers, "REDUCE") - of_workers
-
+        assert changed(pool.execute, ReduceGradients()) == fields_written_in(buffers, "REDUCE") - of_workers
         state = buffers.optimizer
         state.learning_rate[:], state.gradient_factor[:], state.steps[:] = 0.1, 0.5, 1
-        before = phase_digests(buffers)
-        pool.execute(StepOptimizer())
         by_learner = {field.path for field in buffers.fields if field.phase == "before STEP"}
-        assert changed(before, phase_digests(buffers)) == fields_written_in(buffers, "STEP") - by_learner - of_workers
-
+        found = changed(pool.execute, StepOptimizer())
+        assert found == fields_written_in(buffers, "STEP") - by_learner - of_workers
         buffers.published.weights[:] *= 1.1
-        before = phase_digests(buffers)
-        pool.execute(RefreshStates())
-        after = phase_digests(buffers)
-        written, allowed = changed(before, after), fields_written_in(buffers, "REFRESH")
-        assert written <= allowed, written - allowed
-        assert {"rollout.sequence_state", "rollout.state_drift"} <= written
+        written(RefreshStates(), "REFRESH", "rollout.sequence_state", "rollout.state_drift")
 
 
 def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
@@ -125,12 +107,19 @@ def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
             pool.execute(Collect(0))
 
 
-def test_a_pool_that_is_closed_twice_closes_its_environments_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Collector] = []
-    monkeypatch.setattr(Collector, "close", lambda collector: closed.append(collector))
-    _, _, pool = sampled(dataclasses.replace(CONFIG, workers=0))  # closes it
+class Closes(Counter):
+    """Counts the instances that are closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        Closes.closed += 1
+
+
+def test_a_pool_that_is_closed_twice_closes_its_environments_once() -> None:
+    _, _, pool = sampled(dataclasses.replace(CONFIG, env="test_worker_pool:Closes", workers=0))  # closes it
     pool.close()
-    assert len(closed) == 1
+    assert Closes.closed == 1 + CONFIG.num_envs, "with that of the inspection"
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -40,8 +40,11 @@ class ArtificialRun(TrialRun):
     progress: ClassVar[dict[Path, int]] = {}
     busy: ClassVar[set[int]] = set()
     kill_after: ClassVar[int | None] = None
-    failing: ClassVar[Any] = staticmethod(lambda config: "")
-    started: ClassVar[list[tuple[int, int]]] = []
+    failing_clip: ClassVar[float | None] = None
+    values: ClassVar[dict[int, float]] = {}
+    """Results by seed, instead of the formula."""
+    started: ClassVar[list[tuple[int, int, int]]] = []
+    """Trial, iterations, and number of cores."""
 
     def start(self, cores: list[int], *flags: str) -> None:
         self.cores = cores
@@ -52,7 +55,7 @@ class ArtificialRun(TrialRun):
         assert cores
         assert not ArtificialRun.busy & set(cores), "a core is used twice"
         ArtificialRun.busy |= set(cores)
-        ArtificialRun.started.append((self.trial, self.iterations))
+        ArtificialRun.started.append((self.trial, self.iterations, len(cores)))
         ArtificialRun.progress[self.run_dir] = self.iterations
 
     def ended(self) -> bool:
@@ -67,8 +70,9 @@ class ArtificialRun(TrialRun):
     def result(self) -> RunResult | None:
         if ArtificialRun.progress.get(self.run_dir, 0) < self.iterations:
             return None
-        reason = ArtificialRun.failing(self.config)
+        reason = "bad" if self.config.clip == ArtificialRun.failing_clip else ""
         value = self.config.learning_rate * self.iterations - self.config.clip / 100
+        value = ArtificialRun.values.get(self.config.seed, value)
         return RunResult(float("nan") if reason else value, reason, "0" * 64)
 
     @property
@@ -80,8 +84,8 @@ class ArtificialRun(TrialRun):
 def _artificial_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TrialRun", ArtificialRun)
     monkeypatch.setattr(run_process, "POLL_SECONDS", 0.0)
-    for name, value in (("progress", {}), ("busy", set()), ("started", []), ("kill_after", None)):
-        monkeypatch.setattr(ArtificialRun, name, value)
+    ArtificialRun.progress, ArtificialRun.values, ArtificialRun.busy, ArtificialRun.started = {}, {}, set(), []
+    ArtificialRun.kill_after = ArtificialRun.failing_clip = None
 
 
 def search(directory: Path, options: SearchOptions = OPTIONS, space: Space = SPACE) -> list[optuna.trial.FrozenTrial]:
@@ -106,7 +110,7 @@ def test_the_best_of_each_bracket_continue_and_others_stop_at_their_rung(tmp_pat
         assert ranked[0].state == TrialState.COMPLETE
         assert ranked[0].value == ranked[0].intermediate_values[2]
         assert all(trial.state == TrialState.PRUNED for trial in ranked[1:])
-    assert {iterations for _, iterations in ArtificialRun.started} == {23, 45, 90}
+    assert {iterations for _, iterations, _ in ArtificialRun.started} == {23, 45, 90}
     spent = sum(trial.user_attrs["env_steps"] for trial in trials)
     assert spent == 3 * (90 + 45 + 23 + 23) * BASE.batch_steps, "a continued trial does not begin again"
 
@@ -142,8 +146,8 @@ def test_a_search_pauses_after_its_minutes_and_continues(tmp_path: Path, monkeyp
     assert contents(search(tmp_path / "search")) == expected
 
 
-def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArtificialRun, "failing", staticmethod(lambda config: "bad" if config.clip == 0.1 else ""))
+def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path) -> None:
+    ArtificialRun.failing_clip = 0.1
     space = parse_space(
         {"clip": {"choices": [0.1, 0.2]}, "num_envs": {"choices": [3, 16]}, "env_block": {"choices": [4]}}, "it"
     )
@@ -160,11 +164,8 @@ def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path, monk
     assert {trial.state for trial in trials} >= {TrialState.COMPLETE, TrialState.FAIL}
 
 
-def test_the_objective_is_the_interquartile_mean_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {1: -1000.0, 2: 3.0, 3: 5.0, 4: 1000.0}
-    monkeypatch.setattr(
-        ArtificialRun, "result", lambda run: RunResult(values[run.config.seed]) if run.run_dir in run.progress else None
-    )
+def test_the_objective_is_the_interquartile_mean_over_seeds(tmp_path: Path) -> None:
+    ArtificialRun.values = {1: -1000.0, 2: 3.0, 3: 5.0, 4: 1000.0}
     trials = search(tmp_path / "search", replace(OPTIONS, trials=1, rungs=1, seeds=4))
     assert trials[0].value == 4.0
     assert trials[0].user_attrs["values"] == [-1000.0, 3.0, 5.0, 1000.0]
@@ -187,20 +188,13 @@ def test_halving_keeps_the_earlier_of_equal_trials_and_at_least_one() -> None:
 
 def test_no_core_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)))
-    taken: list[int] = []
-    start = ArtificialRun.start
-
-    def count(run: ArtificialRun, cores: list[int]) -> None:
-        start(run, cores)
-        taken.append(len(cores))
-
-    monkeypatch.setattr(ArtificialRun, "start", count)
     search(tmp_path / "all", replace(OPTIONS, trials=4, jobs=None))
+    taken = [cores for _, _, cores in ArtificialRun.started]
     assert taken[:4] == [1, 1, 2, 2], "the four runs of the first rung share six cores"
     assert taken[-1] == 6, "the last run has all cores"
-    taken.clear()
+    ArtificialRun.started.clear()
     search(tmp_path / "few", replace(OPTIONS, trials=4, jobs=99))
-    assert max(taken[:4]) == 2
+    assert max(cores for _, _, cores in ArtificialRun.started[:4]) == 2
 
 
 def test_a_moved_directory_continues_its_trials(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_any_division_of_the_environments_gives_the_same_bytes(kind: str, option
     assert len({memory_digest(collected(config, *division)) for division in divisions}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 3 s per case")
 @pytest.mark.parametrize(("kind", "options"), [("multi-binary", ""), ("nested", "squash"), ("nested", "beta")])
 def test_better_actions_are_learned(kind: str, options: str, tmp_path: Path) -> None:
     """The reward is the first number of the action minus half the last."""

@@ -5,26 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import pytest
+import torch
 from conftest import summary_of
+from networks import Leaky
+from public_helpers import SIX_ITERATIONS as BASE
 
 from shmppo import load_policy
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError
-from shmppo.lockstep.learner import Learner
-from shmppo.runs.session import Session
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
-
-BASE = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
-    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
-)  # fmt: skip
 
 
 def test_a_checkpoint_of_other_spaces_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -60,64 +53,55 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path: Pat
             use(run_dir)
 
 
-def test_a_run_can_resume_after_a_minibatch_that_is_not_finite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run_dir, calls = tmp_path / "run", 0
-    original = Learner._results
+class Breaks(Leaky):
+    """Its features are NaN from its `left`-th pass with gradients on. None: never."""
 
-    def poisoned(learner: Learner) -> tuple[dict[str, float], float]:
-        nonlocal calls
-        calls += 1
-        terms, largest = original(learner)
-        if calls == 4 * 2 + 3:  # the third minibatch of iteration 2
-            terms["value_loss"] = float("nan")
-        return terms, largest
+    left: ClassVar[int | None] = None
 
-    config = dataclasses.replace(BASE, run_dir=str(run_dir))
-    with monkeypatch.context() as patched:
-        patched.setattr(Learner, "_results", poisoned)
+    def forward(self, obs: Any, first: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features, state = super().forward(obs, first, state)
+        if Breaks.left is not None and torch.is_grad_enabled():
+            Breaks.left -= 1
+            features = features if Breaks.left > 0 else features * torch.nan
+        return features, state
+
+
+def breaks(shapes: Any, config: Any) -> torch.nn.Module:
+    return Breaks(shapes)
+
+
+def test_a_run_can_resume_after_a_minibatch_that_is_not_finite(tmp_path: Path) -> None:
+    def break_in_the_third_minibatch(row: dict[str, float]) -> None:
+        if row["iteration"] == 2:
+            Breaks.left = 3
+
+    run_dir = tmp_path / "run"
+    config = dataclasses.replace(BASE, network="test_checkpoint:breaks", grad_shards=1, run_dir=str(run_dir))
+    try:
         with pytest.raises(
             TrainingError,
             match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; this minibatch has not changed",
         ):
-            train(config)
+            train(config, callback=break_in_the_third_minibatch)
+    finally:
+        Breaks.left = None
     summary = summary_of(run_dir)
     assert (summary["iterations"], summary["weights_sha256"]) == (2, None)
     assert summary["error"].startswith("minibatch 0 of epoch 1: the loss is not finite")
     straight = train(dataclasses.replace(config, run_dir=str(tmp_path / "straight")))
-    assert resume(run_dir)["weights_sha256"] == straight["weights_sha256"]
-
-
-def test_the_steps_of_a_failed_rollout_are_those_that_the_worker_of_the_environment_has_begun() -> None:
-    session: Any = Session.__new__(Session)
-    session.config = dataclasses.replace(BASE, workers=2)
-    session.buffers = SimpleNamespace(control=SimpleNamespace(progress=np.array([[3 * 32 + 20, 0], [3 * 32 + 7, 0]])))
-    session.state = SimpleNamespace(actions=SimpleNamespace(iteration=3))
-    assert [session._steps_begun(n) for n in range(4)] == [20, 20, 7, 7]
+    assert resume(run_dir, trust=["test_checkpoint"])["weights_sha256"] == straight["weights_sha256"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(workers: int, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    config = dataclasses.replace(BASE, env="faulty_environments:Faulty-nan-v0", workers=workers, run_dir=str(run_dir))
-    with pytest.raises(EnvError, match="not finite") as caught:
+    """Environment 4, which the second worker has, raises in the second rollout, at the fifth step of an episode."""
+    env, run_dir = "faulty_environments:FaultyStream-v0", tmp_path / "run"
+    config = dataclasses.replace(BASE, env=env, num_envs=6, workers=workers, run_dir=str(run_dir))
+    with pytest.raises(
+        EnvError, match=r"^environment 4: step raised ValueError\('the simulation exploded'\)"
+    ) as caught:
         train(config)
-    assert load_selected_checkpoint(run_dir)["iteration"] == 1  # the error comes at step 40, in the second rollout
+    assert load_selected_checkpoint(run_dir)["iteration"] == 1
+    assert len(json.loads((run_dir / "failed_episode.json").read_text())["actions"]) == 5
     summary = summary_of(run_dir)
     assert (summary["error"], summary["iterations"], summary["stop_reason"]) == (str(caught.value), 1, "error")
-
-
-def test_an_episode_longer_than_the_replay_limit_is_restarted_instead_of_replayed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("shmppo.runs.train_state.REPLAY_LIMIT", 40)
-    run_dir = tmp_path / "run"
-    config = dataclasses.replace(BASE, env="Pendulum-v1", stop_at_iteration=3, run_dir=str(run_dir))
-    assert train(config)["exact"]
-    assert len(load_selected_checkpoint(run_dir)["actions"]["actions"]) == 0
-    summary = resume(run_dir)
-    assert not summary["exact"]
-    assert summary["inexact_reasons"][0] == "environment 0: its episode could not be replayed and was restarted"
-    assert (
-        "environment 0: the episode has more than 40 steps, so it cannot be replayed"
-        in (run_dir / "run.log").read_text()
-    )

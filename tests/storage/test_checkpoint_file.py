@@ -26,7 +26,7 @@ def test_a_checkpoint_is_read_as_it_was_written(path: Path) -> None:
     assert torch.equal(state["weights"], STATE["weights"])
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow(reason="5 s"))])
 def test_every_flipped_bit_is_detected(path: Path, count: int) -> None:
     whole = path.read_bytes()
     rng = np.random.default_rng(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import rich.console
 import torch
-from public_helpers import exit_code, refused
+from public_helpers import exit_code, refused, slow_after
 
 import shmppo.evaluate
 import shmppo.export
@@ -26,7 +27,7 @@ import shmppo.replay
 import shmppo.search.__main__
 import shmppo.verify
 from shmppo import ConfigError, TrainConfig, load_policy, train
-from shmppo.config.train_config import typed_fields
+from shmppo.config.train_config import load_config, typed_fields
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.run_process import RunProcess
 from shmppo.tools.seeds import summary_table
@@ -157,9 +158,8 @@ def check(command: str, kind: str, name: str, original: Path, top: Path, monkeyp
         text = text.replace(placeholder, str(path))
     assert opened is not None
     opened.clear()
-    with monkeypatch.context() as patch:
-        patch.chdir(top)
-        code = exit_code(main, shlex.split(text), patch)
+    monkeypatch.chdir(top)
+    code = exit_code(main, shlex.split(text))
     used = [path for path in opened if Path(path) == run / name or outside in Path(os.path.realpath(path)).parents]
     if (command, name) != NAMED_BY_THE_USER:
         assert used == [], (command, kind, name)
@@ -167,46 +167,25 @@ def check(command: str, kind: str, name: str, original: Path, top: Path, monkeyp
     assert contents(outside) == before
 
 
+CAUSES = "must not lead elsewhere|holds a run already|contains no checkpoint|does not exist"
+
+
 def refuses(capsys: pytest.CaptureFixture[str]) -> bool:
     lines = capsys.readouterr().err.splitlines()
-    causes = (
-        "must not lead elsewhere",
-        "holds a run already",
-        "contains no checkpoint",
-        "does not exist",
-    )
-    return len(lines) == 1 and lines[0].startswith("error: ") and any(cause in lines[0] for cause in causes)
+    return len(lines) == 1 and lines[0].startswith("error: ") and re.search(CAUSES, lines[0]) is not None
 
 
-def test_each_path_is_refused(
-    original: Path,
-    opened_paths: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Every fourth case of the slow test below, which has all kinds and commands."""
-    some = itertools.islice(cases(original), 0, None, 4)
-    for (name, kind), command in zip(some, itertools.cycle(COMMANDS), strict=False):
-        check(command, kind, name, original, tmp_path / "top", monkeypatch)
-        assert refuses(capsys), (command, kind, name)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_refuses_each_path_as_each_kind(
-    command: str,
-    original: Path,
-    opened_paths: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("command", [None, *slow_after(0, COMMANDS, "about 4 s per command")])
+def test_each_path_is_refused_as_each_kind(
+    command: str | None, original: Path, opened_paths: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    """17 commands × about 45 paths × 5 kinds; takes about a minute."""
-    for name, kind in cases(original):
-        check(command, kind, name, original, tmp_path / "top", monkeypatch)
-        assert refuses(capsys), (command, kind, name)
+    """Each command refuses about 45 paths × 5 kinds. The fast test has every fourth case, each for another command."""
+    commands = itertools.cycle([command] if command else COMMANDS)
+    some = itertools.islice(cases(original), 0, None, 1 if command else 4)
+    for (name, kind), one in zip(some, commands, strict=False):
+        check(one, kind, name, original, tmp_path / "top", monkeypatch)
+        assert refuses(capsys), (one, kind, name)
 
 
 def test_the_run_directory_may_be_reached_through_a_link_and_contain_links_of_wandb(
@@ -221,7 +200,7 @@ def test_the_run_directory_may_be_reached_through_a_link_and_contain_links_of_wa
 
 
 def test_init_from_checks_a_directory_without_metrics_before_it_reads_the_options(
-    original: Path, opened_paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    original: Path, opened_paths: list[str], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(original, run)
@@ -229,7 +208,7 @@ def test_init_from_checks_a_directory_without_metrics_before_it_reads_the_option
     os.link(run / "config.json", tmp_path / "other name")
     opened_paths.clear()
     words = ["--init-from", run, "--run-dir", tmp_path / "new", *FLAGS.split()]
-    assert exit_code(train_main, words, monkeypatch) == 2
+    assert exit_code(train_main, words) == 2
     assert str(run / "config.json") not in opened_paths
 
 
@@ -298,10 +277,11 @@ def test_options_have_no_control_characters(name: str) -> None:
 
 
 def test_plots_and_tables_of_runs_escape_what_files_contain(
-    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "r-s1"
     shutil.copytree(original, run)
+    process = RunProcess(load_config(run), run)
     content = json.loads((run / "config.json").read_text())
     content["config"]["env"] = "a\x1b[2J$\\foo$"
     (run / "config.json").write_text(json.dumps(content))
@@ -309,12 +289,10 @@ def test_plots_and_tables_of_runs_escape_what_files_contain(
     table = [f"{header},info/\x1b[2J[/x]_success", *(f"{row},0.5" for row in rows)]
     (run / "metrics.csv").write_text("".join(f"{line}\n" for line in table))
     for file in ("x.html", "x.svg"):
-        assert exit_code(shmppo.plot.main, [run, "--out", tmp_path / file], monkeypatch) == 0
+        assert exit_code(shmppo.plot.main, [run, "--out", tmp_path / file]) == 0
         assert "\x1b" not in (tmp_path / file).read_text()
     console = rich.console.Console(force_terminal=True)
-    config = TrainConfig(**SMALL)
-    monkeypatch.setattr("shmppo.tools.run_process.refuse_other_run", lambda *_: None)
-    console.print(summary_table([RunProcess(config, run)]))
+    console.print(summary_table([process]))
     shown = capsys.readouterr().out
     assert "\x1b[2J" not in shown
     assert "\\x1b[2J[/x]_success" in shown

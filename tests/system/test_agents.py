@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import rank_processes
 from agent_environments import Crowd
 from conftest import planned, sampled, summary_of
-from public_helpers import csv_rows, wait_for_the_check
+from public_helpers import csv_rows, evaluation_rows, wait_for_the_check
 
 from shmppo import load_policy, resume
 from shmppo.config import trust
@@ -30,17 +29,13 @@ BASE = TrainConfig(
     env="agent_environments:Crowd", num_envs=4, rollout_steps=24, seq_len=7, minibatches=2, epochs=2, hidden_size=8,
     encoder_sizes=(8,), grad_shards=2, workers=0, quiet=True, total_steps=4 * 24 * 6,
 )  # fmt: skip
-MAPPO: dict[str, Any] = {"critic_state": True, "separate_critic": "all"}
-SPREAD = dataclasses.replace(BASE, env="mpe2.simple_spread_v3:parallel_env")
 CASES = {
     "gru": dataclasses.replace(BASE, core="gru"),
     "gtrxl-masks": dataclasses.replace(
-        BASE, env_kwargs={"masks": True}, action_masks=True, agent_id=True, core="gtrxl", attention_window=9, **MAPPO
+        BASE, env_kwargs={"masks": True}, action_masks=True, agent_id=True, core="gtrxl", attention_window=9,
+        critic_state=True, separate_critic="all",
     ),
-    "spread": SPREAD,
-    "spread-state": dataclasses.replace(SPREAD, **MAPPO),
-    "pursuit": dataclasses.replace(BASE, env="pettingzoo.sisl.pursuit_v5:parallel_env", env_kwargs={"n_pursuers": 3}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow(reason="6 s")
@@ -59,37 +54,29 @@ def test_one_agent_gives_the_hash_of_gymnasium(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1]
 
 
-def rows_of(run_dir: Path) -> list[dict[str, float]]:
-    """The rows of eval.csv, without the duration."""
-    return [{k: float(v) for k, v in row.items() if k != "eval/seconds"} for row in csv_rows(run_dir / "eval.csv")]
-
-
-class Recorder:
-    """Records what each step of `Crowd` in this process returns, and the number of its actions, in the order of steps.
+class Recorded(Crowd):
+    """Records what each step of all instances in this process returns, and the number of its actions.
 
     The inspection before a run steps one environment once, which is left out.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._steps: list[tuple[Crowd, dict[str, float], bool, int]] = []
-        original = Crowd.step
+    steps: ClassVar[list[tuple[Crowd, dict[str, float], bool, int]]] = []
 
-        def step(env: Crowd, actions: dict[str, int]) -> Any:
-            results = original(env, actions)
-            self._steps.append((env, results[1], not env.agents, len(actions)))
-            return results
+    def step(self, actions: dict[str, int]) -> Any:
+        results = super().step(actions)
+        self.steps.append((self, results[1], not self.agents, len(actions)))
+        return results
 
-        monkeypatch.setattr(Crowd, "step", step)
-
-    def episodes(self) -> tuple[list[dict[str, float]], list[int], int]:
+    @classmethod
+    def episodes(cls) -> tuple[list[dict[str, float]], list[int], int]:
         """Returns by agent and lengths of the episodes in the order of their ends, and the number of all actions.
 
         Steps at which no agent acts belong to the step before.
         """
-        counts = Counter(env for env, *_ in self._steps)
+        counts = Counter(env for env, *_ in cls.steps)
         running: dict[Crowd, list[tuple[dict[str, float], int]]] = {}
         returns, lengths, acted = [], [], 0
-        for env, rewards, ended, actions in self._steps:
+        for env, rewards, ended, actions in cls.steps:
             if counts[env] == 1:
                 continue
             acted += actions
@@ -107,11 +94,13 @@ def means_of(returns: list[dict[str, float]], lengths: list[int]) -> dict[str, f
     return {"return": np.mean([sum(episode.values()) for episode in returns]), "length": np.mean(lengths), **by_agent}
 
 
-def test_statistics_are_those_of_the_recorded_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recorder, rows = Recorder(monkeypatch), []
+def test_statistics_are_those_of_the_recorded_steps(tmp_path: Path) -> None:
+    Recorded.steps.clear()
+    rows: list[dict[str, float]] = []
     run_dir = tmp_path / "run"
-    summary = train(dataclasses.replace(CASES["gru"], run_dir=str(run_dir)), callback=lambda row: rows.append(row))
-    returns, lengths, acted = recorder.episodes()
+    config = dataclasses.replace(CASES["gru"], env="test_agents:Recorded", run_dir=str(run_dir))
+    summary = train(config, callback=rows.append)
+    returns, lengths, acted = Recorded.episodes()
     row = rows[-1]
     assert (row["episodes"], row["env_steps"], row["agent_steps"]) == (len(returns), 4 * 24 * 6, acted)
     assert (summary["env_steps"], summary["agent_steps"]) == (4 * 24 * 6, acted)
@@ -121,30 +110,30 @@ def test_statistics_are_those_of_the_recorded_steps(monkeypatch: pytest.MonkeyPa
     text = summary_text(load_config(run_dir), summary, run_dir)
     assert f"\nagent steps    {acted:,} of 3 agents\n" in text
     assert "\ninfo           return/walker_0 " in text
-    with open(run_dir / "metrics.csv") as file:
-        assert set(csv.DictReader(file).fieldnames or ()) >= {*GLOSSARY, *AGENT_GLOSSARY}
+    assert csv_rows(run_dir / "metrics.csv")[0].keys() >= {*GLOSSARY, *AGENT_GLOSSARY}
 
 
-def test_evaluations_are_those_of_the_recorded_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = dataclasses.replace(CASES["gtrxl-masks"], eval_every=3, eval_episodes=7, keep_every=3)
+def test_evaluations_are_those_of_the_recorded_steps(tmp_path: Path) -> None:
+    options = {"env": "test_agents:Recorded", "eval_every": 3, "eval_episodes": 7, "keep_every": 3}
+    config, trust = dataclasses.replace(CASES["gtrxl-masks"], **options), ("test_agents",)
     train(dataclasses.replace(config, run_dir=str(tmp_path / "0")))
     train(dataclasses.replace(config, workers=2, run_dir=str(tmp_path / "2")))
-    found = rows_of(tmp_path / "0")
-    assert found == rows_of(tmp_path / "2")
+    found = evaluation_rows(tmp_path / "0")
+    assert found == evaluation_rows(tmp_path / "2")
     assert len(found) == 2
-    recorder = Recorder(monkeypatch)
-    result = evaluate(tmp_path / "2", episodes=7, seed=config.seed)
-    returns, lengths, _ = recorder.episodes()
+    Recorded.steps.clear()
+    result = evaluate(tmp_path / "2", episodes=7, seed=config.seed, trust=trust)
+    returns, lengths, _ = Recorded.episodes()
     expected = means_of(returns, lengths)
     assert {"return": np.mean(result.returns), "length": np.mean(result.lengths), **result.info_means} == pytest.approx(
         expected
     )
     assert {name: found[-1][f"eval/{name}"] for name in expected} == pytest.approx(expected)
-    stopped = evaluate(tmp_path / "2", episodes=2, max_steps=5)
+    stopped = evaluate(tmp_path / "2", episodes=2, max_steps=5, trust=trust)
     assert (stopped.lengths, stopped.stopped) == ([5, 5], 2)
     assert sum(stopped.info_means.values()) == pytest.approx(np.mean(stopped.returns))
     with pytest.raises(ConfigError, match=r"^--record does not support several agents; leave it out$"):
-        evaluate(tmp_path / "2", record=tmp_path / "episodes.npz")
+        evaluate(tmp_path / "2", record=tmp_path / "episodes.npz", trust=trust)
 
 
 def test_a_policy_acts_for_an_agent_without_the_state_that_only_the_critic_sees(tmp_path: Path) -> None:
@@ -183,7 +172,7 @@ def test_environments_that_cannot_be_replayed_are_restarted(tmp_path: Path) -> N
     assert summary["iterations"] == 6
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 40 s")
 def test_runs_of_several_seeds_and_of_two_ranks(
     environments_importable: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -196,9 +185,7 @@ def test_runs_of_several_seeds_and_of_two_ranks(
     assert summary_of(tmp_path / "run-s2")["weights_sha256"] == alone["weights_sha256"]
     flags = ("--num-envs", "8", "--total-steps", 8 * 16 * 4, "--init-from", tmp_path / "run-s2", "--core", "gru")
     trusted = ("--trust", "agent_environments")
-    run = rank_processes.start(tmp_path / "ranks", *flags, *trusted, env="agent_environments:Crowd")
-    output = rank_processes.output_of(run)
-    assert run.returncode == 0, output
+    rank_processes.finish(rank_processes.start(tmp_path / "ranks", *flags, *trusted, env="agent_environments:Crowd"))
     first, second = (summary_of(path) for path in rank_processes.directories(tmp_path / "ranks"))
     assert first["weights_sha256"] == second["weights_sha256"]
     assert first["initial_weights"]["weights_sha256"] == alone["weights_sha256"]

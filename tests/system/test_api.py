@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
-from public_helpers import summary_of
+from public_helpers import python, summary_of
 
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
 from shmppo.envs.vector_env import FIRST_INDEX
@@ -25,14 +23,8 @@ SMALL = TrainConfig(
 )  # fmt: skip
 
 
-def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run code that is not in a file."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-
-
-def test_importing_the_package_imports_no_large_library() -> None:
-    result = run_python("import shmppo, sys; print(*sys.modules)")
+def test_importing_the_package_and_its_command_imports_no_large_library() -> None:
+    result = python("-c", "import shmppo.cli, sys; print(*sys.modules)")
     assert not {"torch", "gymnasium", "numpy", "mujoco"} & set(result.stdout.split())
 
 
@@ -47,15 +39,13 @@ def main():
 GUARD = '\nif __name__ == "__main__":\n    main()\n'
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 12 s")
 def test_a_script_with_the_guard_trains_and_one_without_gets_an_error(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(SCRIPT + GUARD)
     (tmp_path / "bad.py").write_text(SCRIPT + "\nmain()\n")
-    run = [sys.executable, str(tmp_path / "good.py"), str(tmp_path / "good")]
-    result = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+    result = python(tmp_path / "good.py", tmp_path / "good")
     assert result.stdout.splitlines()[-1] == "2", result.stderr
-    run = [sys.executable, str(tmp_path / "bad.py"), str(tmp_path / "bad")]
-    result = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+    result = python(tmp_path / "bad.py", tmp_path / "bad")
     assert result.returncode == 1
     assert 'put the call under `if __name__ == "__main__":`' in result.stderr
 

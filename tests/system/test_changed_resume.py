@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from public_helpers import SIX_ITERATIONS as BASE
 from public_helpers import refused, summary_of
 
-from shmppo import TrainConfig, load_policy, resume, train
-
-BASE = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
-    workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
-)  # fmt: skip
+from shmppo import load_policy, resume, train
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import clone_of_recording
+from public_helpers import csv_rows
 
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
@@ -22,11 +22,6 @@ BASE = TrainConfig(
     env="CartPole-v1", num_envs=6, rollout_steps=24, seq_len=8, minibatches=2, epochs=2, hidden_size=8,
     encoder_sizes=(8,), grad_shards=2, workers=0, quiet=True, total_steps=6 * 24 * 6,
 )  # fmt: skip
-CASES = {
-    "cartpole": dataclasses.replace(BASE, burn_in=3),
-    "halfcheetah": dataclasses.replace(BASE, env="HalfCheetah-v5", core="gru", lr_schedule="kl-adaptive"),  # snapshots
-    "joint": dataclasses.replace(BASE, env="space_environments:Echo-v0", env_kwargs={"actions": "nested"}),
-}
 
 
 def test_other_demonstrations_make_a_resumed_run_inexact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +52,7 @@ def test_twenty_episodes_are_enough_to_clone_a_policy_and_to_continue_with_ppo(t
     file.unlink()  # only cloning needs it
     returns = evaluate(clone, episodes=20, seed=7).returns
     assert sum(returns) / 20 >= 400
-    with open(clone / "metrics.csv") as metrics:
-        rows = list(csv.DictReader(metrics))
+    rows = csv_rows(clone / "metrics.csv")
     assert float(rows[-1]["policy_loss"]) < 0.5 * float(rows[0]["policy_loss"])
     assert {float(row["return_mean_100"]) for row in rows[5:]} == {500.0}
     assert 0 <= float(rows[-1]["approx_kl"]) < 0.1

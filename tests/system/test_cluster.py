@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import summary_of
+from public_helpers import wait_for_rows
 from rank_processes import free_port
 
 JOB = Path(__file__).parents[2] / "examples" / "cluster" / "kubernetes.yaml"
@@ -41,14 +41,11 @@ def start_pods(run_dir: Path) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 40 s")
 def test_all_pods_fail_after_a_signal_to_one_and_finish_when_they_are_restarted(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     pods = start_pods(run_dir)
-    metrics = run_dir / "metrics.csv"
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
-        assert all(pod.poll() is None for pod in pods)
-        time.sleep(0.01)
+    wait_for_rows([run_dir], pods, 2)
     pods[1].send_signal(signal.SIGTERM)
     assert [pod.wait(60) for pod in pods] == [1, 1]
     assert summary_of(run_dir)["stop_reason"] == "signal"

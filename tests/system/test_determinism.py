@@ -6,18 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import pytest
 import torch
+from networks import Leaky
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.gradients import ShardGradients
 from shmppo.runs.trainer import train
-from shmppo.sampling.collector import Collector
-from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import numeric_modes
 
 SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 10}
@@ -48,24 +44,32 @@ def test_the_steps_of_the_annealing_decide_and_not_where_the_run_stops(tmp_path:
     assert train(short)["weights_sha256"] == train(stopped)["weights_sha256"]
 
 
-def test_acting_and_gradients_use_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    acting, learning = set(), set()
-    collect, compute = Collector.collect, ShardGradients.compute
+class Threads(Leaky):
+    """Notes the number of torch's threads in which it acts and learns."""
 
-    def watched_collect(collector: Collector, iteration: int, timer: PhaseTimer) -> None:
-        acting.add(torch.get_num_threads())
-        collect(collector, iteration, timer)
+    acting: ClassVar[set[int]] = set()
+    learning: ClassVar[set[int]] = set()
 
-    def watched_compute(gradients: ShardGradients, epoch: int, minibatch: int, shards: Iterable[int]) -> None:
-        learning.add(torch.get_num_threads())
-        compute(gradients, epoch, minibatch, shards)
+    def forward(self, *inputs: Any) -> Any:
+        (self.learning if torch.is_grad_enabled() else self.acting).add(torch.get_num_threads())
+        return super().forward(*inputs)
 
-    monkeypatch.setattr(Collector, "collect", watched_collect)
-    monkeypatch.setattr(ShardGradients, "compute", watched_compute)
-    config = dataclasses.replace(BASE, kernel="torch", workers=0, stop_at_iteration=1)
+
+def threads(shapes: Any, config: Any) -> torch.nn.Module:
+    return Threads(shapes)
+
+
+def test_acting_and_gradients_use_one_thread(tmp_path: Path) -> None:
+    def begin(row: dict[str, float]) -> None:
+        """The network is also tried before the run, which does not count."""
+        if row["iteration"] == 1:
+            Threads.acting.clear()
+            Threads.learning.clear()
+
+    config = dataclasses.replace(BASE, network="test_determinism:threads", workers=0, stop_at_iteration=2)
     with numeric_modes(3):
-        train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-        assert (acting, learning, torch.get_num_threads()) == ({1}, {1}, 3)
+        train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=begin)
+        assert (Threads.acting, Threads.learning, torch.get_num_threads()) == ({1}, {1}, 3)
 
 
 def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ CHEAPEST = "a stop without workers"
 WITHOUT_REPLAY = ("no worker", "four workers", "central learning", "sharded learning", "one worker")
 
 
+OTHER_PAIRS = pytest.mark.slow(reason="5 to 10 min in all")
+
+
 def pairs() -> list[object]:
     """All cases with all disturbances; those that the fast tests leave out are marked as slow."""
     found = []
@@ -29,7 +32,7 @@ def pairs() -> list[object]:
         possible = WITHOUT_REPLAY if case in SEEDED_ONCE else tuple(DISTURBANCES)
         fast = possible if case == DEFAULT else possible[-1:] if case in RESTORED else (CHEAPEST,)
         for how in possible:
-            found.append(pytest.param(case, how, id=f"{case}-{how}", marks=() if how in fast else pytest.mark.slow))
+            found.append(pytest.param(case, how, id=f"{case}-{how}", marks=() if how in fast else OTHER_PAIRS))
     return found
 
 
@@ -41,7 +44,7 @@ def test_a_disturbance_changes_no_number(case: str, how: str, shared_directory: 
     assert_same_numbers(tmp_path / "run", expected)
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow(reason="about 5 s"))])
 def test_sums_and_optimizer_steps_that_workers_share_change_no_number(
     workers: int, shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -53,7 +56,7 @@ def test_sums_and_optimizer_steps_that_workers_share_change_no_number(
     assert_same_numbers(tmp_path / "run", expected)
 
 
-@pytest.mark.parametrize("case", ["feed-forward", pytest.param("per-dimension", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", ["feed-forward", pytest.param("per-dimension", marks=OTHER_PAIRS)])
 def test_mujoco_tasks_that_gymnasium_steps_change_no_number(case: str, shared_directory: Path, tmp_path: Path) -> None:
     expected = undisturbed(case, shared_directory)
     disturb(case, Disturbance(0, {"env_backend": "gymnasium"}), tmp_path / "run")

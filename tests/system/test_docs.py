@@ -17,13 +17,12 @@ import pkgutil
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tyro
 from conftest import TESTS
+from public_helpers import exit_code, python
 from torch.distributed.run import get_args_parser
 
 from docs.generate import option_types
@@ -98,11 +97,11 @@ def run_python(code: str, name: str) -> None:
     """Write a block to its file, and run it if it has a main part."""
     Path(name).write_text(code)
     if '__name__ == "__main__"' in code:
-        result = subprocess.run([sys.executable, name], capture_output=True, text=True, timeout=200, check=False)
+        result = python(name)
         assert result.returncode == 0, result.stderr
 
 
-def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_command(command: str) -> None:
     """Run a command of this package in this process."""
     words = shlex.split(command.replace("ANOTHER_RUN_DIR", "another").replace("RUN_DIR", "run"), comments=True)
     if not words or command.startswith(NOT_RUN):
@@ -126,8 +125,7 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return
     if name == "train":
         arguments += SHORT
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
-    assert pkgutil.resolve_name(cli.COMMANDS[name].main)() == 0, command
+    assert exit_code(pkgutil.resolve_name(cli.COMMANDS[name].main), arguments) == 0, command
 
 
 @pytest.mark.long
@@ -147,7 +145,7 @@ def test_code_blocks_run(page: Path, trained: Path, tmp_path: Path, monkeypatch:
             run_python(text, title[1] if title else "block.py")
         elif language == "bash" and not text.startswith("# requires"):
             for command in commands(text):
-                run_command(command, monkeypatch)
+                run_command(command)
         else:
             assert language in ("bash", "text", "yaml"), f"{page.name}: a block without a language"
 

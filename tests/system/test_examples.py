@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import TESTS, summary_of
+from public_helpers import python
 
 from shmppo.config.train_config import load_config
 from shmppo.envs.inspection import inspect_task
@@ -39,8 +38,7 @@ def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.Mo
     for module in NEEDED.get(example.stem, ()):
         pytest.importorskip(module)
     run_dir = tmp_path / "run"
-    command = [sys.executable, str(example), *SHORT, "--quiet", "--run-dir", str(run_dir)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    result = python(example, *SHORT, "--quiet", "--run-dir", run_dir, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     summary = summary_of(run_dir)

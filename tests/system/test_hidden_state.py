@@ -19,7 +19,7 @@ DIFFERS = "the environment is not a function of its seed and its actions: observ
 STRING_SET = f"{DIFFERS}1 of episode 0"
 
 
-@pytest.mark.parametrize("workers", slow_after(1, [0, 2]))
+@pytest.mark.parametrize("workers", slow_after(1, [0, 2], "8 s"))
 def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
     workers: int, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -37,7 +37,7 @@ def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
     assert "was not checked" not in log
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 8 s")
 def test_a_history_that_a_resume_does_not_restore_is_found(tmp_path: Path) -> None:
     """The observations that tell whether an episode was restored are equal. A later one differs."""
     config = dataclasses.replace(SMALL, env="hidden_state:LateHistory", run_dir=str(tmp_path / "run"))

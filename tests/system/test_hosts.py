@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import summary_of
-from rank_processes import FLAGS, both_train, directories
+from public_helpers import wait_for_rows
+from rank_processes import FLAGS, directories
 
 PORT = "29517"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
@@ -86,23 +87,14 @@ def rank_of(process: psutil.Popen) -> psutil.Process:
     )
 
 
-def wait_for(processes: list[psutil.Popen], run_dir: Path) -> None:
-    """Wait until both ranks train."""
-    deadline = time.monotonic() + 90
-    while not both_train(run_dir, ITERATIONS):
-        assert all(process.poll() is None for process in processes), "ended before it trained"
-        assert time.monotonic() < deadline, "did not begin to train"
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 1 min")
 def test_two_hosts_have_the_same_weights_also_if_one_is_stopped_for_a_while(hosts: Hosts, tmp_path: Path) -> None:
     hashes = []
     for disturbed in (False, True):
         root = tmp_path / str(disturbed)
         root.mkdir()
         processes = hosts.train(root, "--total-steps", 128 * 50)
-        wait_for(processes, root / "run")
+        wait_for_rows(directories(root / "run"), processes, ITERATIONS)
         while disturbed and processes[1].poll() is None:
             for number, seconds in ((signal.SIGSTOP, 1.0), (signal.SIGCONT, 0.2)):
                 try:
@@ -118,11 +110,11 @@ def test_two_hosts_have_the_same_weights_also_if_one_is_stopped_for_a_while(host
     assert len(set(hashes)) == 1, hashes
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 40 s")
 def test_if_the_link_goes_down_both_hosts_end_within_the_timeout(hosts: Hosts, tmp_path: Path) -> None:
     limit = 5
     processes = hosts.train(tmp_path, "--total-steps", 10**8, "--rank-timeout", limit)
-    wait_for(processes, tmp_path / "run")
+    wait_for_rows(directories(tmp_path / "run"), processes, ITERATIONS)
     ranks = [rank_of(process) for process in processes]
     hosts.cut()
     _, alive = psutil.wait_procs(ranks, timeout=limit + 15)

@@ -7,7 +7,7 @@ import math
 import shutil
 from collections import Counter, deque
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from conftest import summary_of
@@ -35,27 +35,24 @@ def columns_of(run_dir: Path) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if k not in TIMED_COLUMNS} for row in csv_rows(run_dir / "metrics.csv")]
 
 
-class Recorder:
-    """Records every step of `Reach`: (environment, whether the episode ended, reward, info), in the order of steps."""
+class Recorded(Reach):
+    """Records every step of all instances: (environment, whether the episode ended, reward, info)."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.steps: list[tuple[Reach, bool, float, dict[str, Any]]] = []
-        original = Reach.step
+    steps: ClassVar[list[tuple[Reach, bool, float, dict[str, Any]]]] = []
 
-        def step(env: Reach, action: Any) -> Any:
-            returned = original(env, action)
-            self.steps.append((env, returned[2] or returned[3], returned[1], returned[4]))
-            return returned
+    def step(self, action: Any) -> Any:
+        returned = super().step(action)
+        self.steps.append((self, returned[2] or returned[3], returned[1], returned[4]))
+        return returned
 
-        monkeypatch.setattr(Reach, "step", step)
-
-    def expected(self, steps: int) -> list[dict[str, float]]:
+    @classmethod
+    def expected(cls, steps: int) -> list[dict[str, float]]:
         """The metrics after each iteration of this number of steps, from lists of all infos of each episode."""
         last: deque[dict[str, float]] = deque(maxlen=100)
         episodes: dict[Reach, list[Any]] = {}
         rows = []
-        counts = Counter(env for env, *_ in self.steps)
-        trained = [step for step in self.steps if counts[step[0]] > 1]  # without the look at the environment before
+        counts = Counter(env for env, *_ in cls.steps)
+        trained = [step for step in cls.steps if counts[step[0]] > 1]  # without the look at the environment before
         for number, (env, ended, reward, info) in enumerate(trained, 1):
             episodes.setdefault(env, []).append((reward, info))
             if ended:
@@ -79,11 +76,11 @@ class Recorder:
         return rows
 
 
-def test_columns_are_those_of_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recorder = Recorder(monkeypatch)
+def test_columns_are_those_of_a_slow_reference(tmp_path: Path) -> None:
     seen: list[dict[str, float]] = []
-    train(dataclasses.replace(RUN, run_dir=str(tmp_path / "run")), callback=seen.append)
-    rows, expected = columns_of(tmp_path / "run"), recorder.expected(RUN.rank_steps)
+    config = dataclasses.replace(RUN, env="test_info_metrics:Recorded", run_dir=str(tmp_path / "run"))
+    train(config, callback=seen.append)
+    rows, expected = columns_of(tmp_path / "run"), Recorded.expected(RUN.rank_steps)
     assert len(rows) == len(expected) == 10
     late = next(i for i, row in enumerate(expected) if not math.isnan(row["info/success"]))
     assert 2 < late < 9
@@ -136,7 +133,7 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
     assert "differs: info/is_success is " in verdict.text
 
 
-@pytest.mark.parametrize("workers", slow_after(1, [0, 2]))
+@pytest.mark.parametrize("workers", slow_after(1, [0, 2], "3 s"))
 def test_a_value_that_is_not_a_number_is_refused(workers: int, tmp_path: Path) -> None:
     config = dataclasses.replace(
         RUN, env_kwargs={"wrong": "left"}, info_keys=("wrong",), workers=workers, run_dir=str(tmp_path / "run")

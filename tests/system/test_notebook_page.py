@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import TESTS
+from public_helpers import python
 
 PAGE = TESTS.parent / "docs" / "tutorials" / "notebook.md"
 
@@ -21,7 +20,5 @@ def test_cells_run_in_order(tmp_path: Path) -> None:
     assert "total_steps=100_000" in cells[0]
     code = "\n".join(cells).replace("total_steps=100_000", "total_steps=6_144, quiet=True")
     code = f"import matplotlib\nmatplotlib.use('agg')\n{code}\nassert total > 0"
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
-    )
+    result = python("-c", code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr

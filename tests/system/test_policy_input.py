@@ -1,17 +1,14 @@
-"""Values that are refused: inputs of a loaded policy, and what environments return."""
+"""Inputs that a loaded policy refuses."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from environments import Counter
-from gymnasium import spaces
-from public_helpers import raises, refused
+from public_helpers import raises
 
 from shmppo import TrainConfig, load_policy, train
 
@@ -58,56 +55,3 @@ def test_a_policy_accepts_no_state_at_the_start_of_an_episode(pendulum: Path) ->
     action, state = policy.act(obs)
     again, state_again = policy.act(obs, policy.initial_state())
     np.testing.assert_array_equal([*action, *state], [*again, *state_again])
-
-
-BOX, BITS = spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)
-ODD: dict[str, tuple[Any, Any]] = {
-    "text": (BOX, ["0.5", "0.5"]),
-    "array of text": (BOX, np.array(["0.5", "0.5"])),
-    "complex": (BOX, np.array([0.5j, 0])),
-    "objects": (BOX, np.array([0.5, 0], object)),
-    "bits of text": (BITS, np.array(["1", "0"])),
-    "complex bits": (BITS, np.array([1j * 1j + 1, 0])),
-    "outside of MultiBinary": (BITS, np.array([2, 0], np.int8)),
-    "outside of Discrete": (spaces.Discrete(3), 7),
-    "codes of text": (spaces.MultiDiscrete([2, 2]), np.array(["1", "0"])),
-}
-REWARDS: dict[str, Any] = {"text": np.array("1"), "complex": np.array(1j)}
-
-
-@pytest.fixture
-def returning(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function that makes `Counter` return a given observation, and a reward, from a step of each instance on."""
-
-    def install(space: spaces.Space[Any], observation: Any, *, reward: Any = 0.0, first_step: int = 0) -> None:
-        right = space.sample() if first_step else observation
-
-        def step(env: Any, _: int) -> tuple[Any, Any, bool, bool, dict]:
-            env.steps += 1
-            wrong = env.steps >= first_step
-            return (observation if wrong else right), (reward if wrong else 0.0), False, False, {}
-
-        monkeypatch.setattr(Counter, "observation_space", space)
-        monkeypatch.setattr(Counter, "steps", 0, raising=False)
-        monkeypatch.setattr(Counter, "reset", lambda env, **_: (right, {}))
-        monkeypatch.setattr(Counter, "step", step)
-
-    return install
-
-
-@pytest.mark.parametrize("case", ODD)
-def test_an_observation_that_does_not_belong_to_its_space_is_refused_at_the_start(
-    case: str, returning: Callable[..., None], tmp_path: Path
-) -> None:
-    returning(*ODD[case])
-    with refused("returned an invalid observation"):
-        train(dataclasses.replace(SMALL, env="environments:Counter", run_dir=str(tmp_path / "run")))
-
-
-@pytest.mark.parametrize("case", REWARDS)
-def test_a_reward_that_is_no_real_number_is_refused_at_the_start(
-    case: str, returning: Callable[..., None], tmp_path: Path
-) -> None:
-    returning(BOX, np.zeros(2, np.float32), reward=REWARDS[case])
-    with refused("returned the reward"):
-        train(dataclasses.replace(SMALL, env="environments:Counter", run_dir=str(tmp_path / "run")))

@@ -70,7 +70,7 @@ def expected() -> dict[str, dict[str, str]]:
     return run_here()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 10 min per processor")
 @needs_emulator
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("processor", ["Haswell", "Skylake-Client", "EPYC", "Broadwell", "EPYC-Rome"])
@@ -78,14 +78,14 @@ def test_an_emulated_processor_trains_the_same_weights(processor: str, expected:
     assert first_differences(expected, run_here(str(EMULATOR), "-cpu", processor)) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 30 s")
 def test_a_planted_difference_is_named() -> None:
     cases = ("lstm", "gru")
     found = first_differences(run_here(cases=cases), run_here(cases=cases, **{PLANTED: "1"}))
     assert found == dict.fromkeys(cases, "gradients (minibatch 0 of epoch 0)")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 5 min")
 @needs_emulator
 @pytest.mark.timeout(600)
 def test_a_run_is_resumed_on_an_emulated_processor(tmp_path: Path) -> None:

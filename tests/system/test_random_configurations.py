@@ -118,7 +118,7 @@ def test_a_random_configuration_trains_or_is_refused(fields: dict[str, Any]) -> 
     assert outcome(fields) in ("trained", "refused", "ended")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 10 min")
 @pytest.mark.timeout(3600)
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SEVERAL)

@@ -80,7 +80,7 @@ def draw_run(draw: random.Random) -> TrainConfig:
     return TrainConfig(**fields, total_steps=steps, eval_episodes=3, quiet=True, check_determinism=0)
 
 
-@pytest.mark.parametrize("case", slow_after(1, range(40)))
+@pytest.mark.parametrize("case", slow_after(1, range(40), "4 s per case"))
 def test_other_workers_a_kill_and_a_stop_change_no_number(case: int, tmp_path: Path) -> None:
     draw = random.Random(f"run {case}")
     config = draw_run(draw)

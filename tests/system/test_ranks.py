@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ import pytest
 import torch
 from conftest import summary_of
 from public_helpers import csv_rows
-from rank_processes import FLAGS, directories, free_port, output_of, start, wait_for_training
+from rank_processes import directories, finish, free_port, output_of, start, start_alone, wait_for_training
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
@@ -53,13 +50,11 @@ def iteration_of(path: Path) -> int:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ranks that have trained for 8 iterations and kept every checkpoint."""
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    process = start(run_dir, *STEPS, "--checkpoint-every", 1, "--keep-every", 1)
-    output = output_of(process)
-    assert process.returncode == 0, output
+    finish(start(run_dir, *STEPS, "--checkpoint-every", 1, "--keep-every", 1))
     return run_dir
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 3 s")
 def test_two_ranks_learn_the_same_as_one_rank_with_all_environments(undisturbed: Path, tmp_path: Path) -> None:
     """Seeds, minibatches, and moments are the same. So after one update the weights differ only by rounding."""
     train(dataclasses.replace(SMALL, stop_at_iteration=1, run_dir=str(tmp_path / "one")))
@@ -91,23 +86,17 @@ def test_all_ranks_end_with_the_same_weights_and_counters(undisturbed: Path) -> 
         assert float(row["allreduce_seconds"]) < float(row["wall_seconds"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 15 s")
 def test_ranks_that_do_not_share_memory_compute_the_same(undisturbed: Path, tmp_path: Path) -> None:
     """Without torchrun, ranks do not know that they are on one machine. They use torch.distributed for all data."""
-    command = [sys.executable, "-m", "shmppo.train", "--env", "CartPole-v1", *FLAGS.split(), *map(str, STEPS)]
     port = free_port()
-    ranks = [
-        subprocess.Popen(
-            [*command, "--run-dir", str(tmp_path / "run")],
-            env=os.environ | {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        )
-        for r in range(2)
-    ]
-    assert [rank.wait(200) for rank in ranks] == [0, 0]
+    ranks = [start_alone(rank, tmp_path / "run", port, *STEPS) for rank in range(2)]
+    errors = [rank.communicate(timeout=200)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
     assert summary_of(tmp_path / "run")["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 15 s")
 def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undisturbed: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(undisturbed, run_dir)
@@ -118,9 +107,7 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
             p.unlink()
         for age, state in enumerate(states):
             write_checkpoint(path / (NAME if age == 0 else kept_name(state["iteration"])), state)
-    process = start(run_dir, "--resume", run_dir, "--workers", 1)
-    output = output_of(process)
-    assert process.returncode == 0, output
+    finish(start(run_dir, "--resume", run_dir, "--workers", 1))
     for path in directories(run_dir):
         assert summary_of(path)["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
         assert "resumed at iteration 3" in (path / "run.log").read_text()
@@ -132,7 +119,7 @@ def test_a_run_of_two_ranks_cannot_be_resumed_by_one(undisturbed: Path) -> None:
         resume(undisturbed, total_steps=2048)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 15 s")
 def test_if_a_rank_is_killed_the_other_one_ends_and_names_it(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "--total-steps", 10**8, "--workers", 1)
@@ -146,7 +133,7 @@ def test_if_a_rank_is_killed_the_other_one_ends_and_names_it(tmp_path: Path) -> 
     assert not psutil.wait_procs(everyone, timeout=60)[1]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 15 s")
 def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -> None:
     """Environment 0 of rank 1 raises at its 40th step. The error of rank 0 contains the reason."""
     run_dir = tmp_path / "run"
@@ -160,15 +147,14 @@ def test_the_reason_of_a_failed_rank_is_shown_by_the_other_one(tmp_path: Path) -
     assert not (run_dir / "failed_episode.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 15 s per signal")
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_to_one_rank_saves_and_ends_all_ranks(number: int, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "--total-steps", 10**8)
     _, second = wait_for_training(process, run_dir)
     second.send_signal(number)
-    output = output_of(process)
-    assert process.returncode == 0, output
+    finish(process)
     first, second_summary = (summary_of(path) for path in directories(run_dir))
     assert first["stop_reason"] == "signal"
     assert first["iterations"] == second_summary["iterations"]
@@ -177,49 +163,43 @@ def test_a_signal_to_one_rank_saves_and_ends_all_ranks(number: int, tmp_path: Pa
         assert load_selected_checkpoint(path)["iteration"] == first["iterations"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 30 s")
 def test_ranks_that_torchrun_restarts_resume_the_run(undisturbed: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     flags, again = (*STEPS, "--checkpoint-every", 1), ("--max-restarts", "1")
     process = start(run_dir, *flags, env="environments:SlowCartPole-v0", torchrun=again)
     _, second = wait_for_training(process, run_dir, rows=2)
     second.kill()
-    output = output_of(process)
-    assert process.returncode == 0, output
+    finish(process)
     assert summary_of(run_dir)["weights_sha256"] == summary_of(undisturbed)["weights_sha256"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 10 s")
 def test_different_configurations_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    port, processes = free_port(), []
-    for rank in (0, 1):
-        env = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = [
-            sys.executable,
-            "-m",
-            "shmppo.train",
-            *FLAGS.split(),
-            "--seed",
-            str(rank),
-            "--run-dir",
-            str(tmp_path / "r"),
-        ]
-        processes.append(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd=tmp_path))
+    port = free_port()
+    processes = [start_alone(rank, tmp_path / "r", port, "--seed", rank) for rank in range(2)]
     errors = [process.communicate(timeout=200)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert errors == ["error: rank 1 has --seed 1, but rank 0 has --seed 0; start all ranks with the same value\n", ""]
     assert not (tmp_path / "r").exists()
 
 
-def test_different_weights_stop_the_run_with_the_iteration_and_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = ProcessGroup(0, 3)
-    stops, differs = np.array([0, 1, 0]), np.array([1, 0, 0])
-    monkeypatch.setattr(group, "gather", lambda mine: np.array([mine, mine + stops, mine + differs]))
+class ThreeRanks(ProcessGroup):
+    """Rank 0 of three, of which rank 1 stops. differs: what is added to the values of rank 2."""
+
+    def __init__(self, differs: list[int]) -> None:
+        super().__init__(0, 3)
+        self.differs = differs
+
+    def gather(self, own: np.ndarray) -> np.ndarray:
+        return own + np.array([[0, 0, 0], [0, 1, 0], self.differs])
+
+
+def test_different_weights_stop_the_run_with_the_iteration_and_the_ranks() -> None:
+    weights = np.ones(5, np.float32)
     with pytest.raises(RankError, match="after iteration 7 the weights of rank 2 differ from those of rank 0"):
-        group.agree((False, False), np.ones(5, np.float32), 7)
-    monkeypatch.setattr(group, "gather", lambda mine: np.array([mine, mine + stops, mine]))
-    assert group.agree((False, False), np.ones(5, np.float32), 7) == [True, False]
+        ThreeRanks([1, 0, 0]).agree((False, False), weights, 7)
+    assert ThreeRanks([0, 0, 0]).agree((False, False), weights, 7) == [True, False]
 
 
 def test_incomplete_variables_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

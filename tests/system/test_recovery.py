@@ -14,14 +14,12 @@ from typing import Any
 
 import pytest
 from cases import LAST, assert_same_numbers, configuration, undisturbed
-from conftest import summary_of
-from helpers import Saboteur, pid_of
+from conftest import summary_of, worker_processes
+from helpers import Saboteur
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, WorkerError
-from shmppo.lockstep.mailbox import LearnerMailbox
-from shmppo.lockstep.pool import StepOptimizer
 from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 
@@ -36,9 +34,7 @@ def sharded(run_dir: Path, **changes: Any) -> TrainConfig:
     return configuration("lstm", run_dir, learning="sharded", stop_at_iteration=LAST, **changes)
 
 
-@pytest.mark.parametrize(
-    ("at_round", "delay"), [(1, 0.01), (2, 0.0), (7, 0.003), pytest.param(12, 0.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("at_round", "delay"), [(1, 0.01), (2, 0.0), (7, 0.003), (12, 0.0)])
 def test_a_worker_that_is_killed_in_any_phase_changes_no_bit(
     at_round: int, delay: float, shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -61,16 +57,10 @@ def test_a_stalled_worker_is_replaced_and_killed_so_that_it_cannot_write_again(
     assert_same_numbers(tmp_path / "run", undisturbed("lstm", shared_directory))
 
 
-def test_a_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    original = LearnerMailbox.send
-
-    def kill_always(mailbox: LearnerMailbox, worker: int, command: Any) -> None:
-        os.kill(pid_of(0), signal.SIGKILL)
-        original(mailbox, worker, command)
-
-    monkeypatch.setattr(LearnerMailbox, "send", kill_always)
+def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, workers=1, run_dir=str(tmp_path / "run"))
     with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9, as when memory runs out") as caught:
-        train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
+        train(config, callback=lambda row: worker_processes()[0].kill())
     summary = summary_of(tmp_path / "run")
     assert (summary["error"], summary["worker_restarts"]) == (str(caught.value), 3)
     assert caught.value.hints == [f"To continue from the last checkpoint: {resume_command(tmp_path / 'run')}"]
@@ -80,24 +70,11 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
     shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The step of its part cannot be repeated."""
-    original, steps = LearnerMailbox.send, 0
-
-    def kill(mailbox: LearnerMailbox, worker: int, command: Any) -> None:
-        nonlocal steps
-        is_step = isinstance(command, StepOptimizer)
-        steps += is_step
-        kills = is_step and steps == 5
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            if kills:
-                os.kill(pid_of(worker), number)
-            if number == signal.SIGSTOP:
-                original(mailbox, worker, command)
-
     monkeypatch.setattr("shmppo.lockstep.share.MIN_DIVIDED_STEP", 0)
-    with monkeypatch.context() as patched:
-        patched.setattr(LearnerMailbox, "send", kill)
-        with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
-            train(sharded(tmp_path / "run"))
+    saboteur = Saboteur(monkeypatch, at_round=5, number=signal.SIGKILL, steps=True)
+    with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
+        train(sharded(tmp_path / "run"))
+    assert saboteur.hit
     assert summary_of(tmp_path / "run")["weights_sha256"] is None
     resume(tmp_path / "run", stop_at_iteration=LAST)
     assert_same_numbers(tmp_path / "run", undisturbed("lstm", shared_directory))
@@ -119,33 +96,19 @@ def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:
     train(dataclasses.replace(BASE, workers=0, stop_at_iteration=2, total_steps=192 * 2, run_dir=str(run_dir)))
     with pytest.raises(ConfigError, match=r"has finished 2 iterations, 2 were asked for; .* above 384"):
         resume(run_dir)
-    (run_dir / NAME).write_bytes(b"")
-    (run_dir / BEFORE).unlink(missing_ok=True)
-    with pytest.raises(ConfigError, match="is damaged or not a checkpoint"):
-        resume(run_dir)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 25 s")
 def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = dataclasses.replace(
-        BASE,
-        env="environments:Sleeping",
-        env_kwargs={"seconds": 0.1},
-        num_envs=1,
-        workers=1,
-        run_dir=str(tmp_path / "r"),
-    )
-    train(dataclasses.replace(config, stop_at_iteration=2))
+    """The replay of 64 steps takes 6.4 s."""
+    sleeping = {"env": "environments:Sleeping", "env_kwargs": {"seconds": 0.1}, "num_envs": 1, "workers": 1}
+    train(dataclasses.replace(BASE, **sleeping, stop_at_iteration=2, run_dir=str(tmp_path / "r")))
     monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", 5.0)
-    summary = resume(
-        tmp_path / "r", trust=["environments"], worker_timeout=5.0, stop_at_iteration=3
-    )  # 64 steps to replay take 6.4 s
+    summary = resume(tmp_path / "r", trust=["environments"], worker_timeout=5.0, stop_at_iteration=3)
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
 
 
-def test_an_environment_that_cannot_be_replayed_makes_the_run_inexact_permanently(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_environment_that_cannot_be_replayed_makes_the_run_inexact_permanently(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     config = dataclasses.replace(BASE, env="environments:Unrepeatable-v0", stop_at_iteration=3, run_dir=str(run_dir))
     assert train(config)["exact"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import TESTS
+from public_helpers import csv_rows, python, summary_of
 
 from shmppo import TrainConfig, train
 from shmppo.loggers import metrics
@@ -52,8 +51,7 @@ def json_keys(path: Path) -> list[str]:
 
 
 def test_generated_parts_are_up_to_date() -> None:
-    script = ROOT / "docs" / "generate.py"
-    result = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    result = python(ROOT / "docs" / "generate.py", "--check")
     assert result.returncode == 0, result.stderr
 
 
@@ -62,7 +60,10 @@ def test_generated_parts_are_up_to_date() -> None:
     [("metrics.csv", metrics.GLOSSARY), ("eval.csv", metrics.EVALUATION_GLOSSARY), ("kl.csv", kl_profile.GLOSSARY)],
 )
 def test_each_glossary_is_the_header_of_its_file(run_dir: Path, file: str, glossary: dict[str, str]) -> None:
-    assert (run_dir / file).read_text().splitlines()[0].split(",") == list(glossary)
+    rows = csv_rows(run_dir / file)
+    assert [list(row) for row in rows] == [list(glossary)] * len(rows)
+    assert [name for row in rows for name, value in row.items() if not value] == []
+    assert file != "metrics.csv" or rows[-1]["weights_hash"] == summary_of(run_dir)["weights_sha256"][:16]
 
 
 def test_the_page_of_metrics_has_the_keys_of_the_summary(run_dir: Path) -> None:

@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from public_helpers import refused, slow_after, summary_of
+from public_helpers import refused, slow_after, summary_of, wait_for_rows
 
 from shmppo import ConfigError, TrainConfig, resume, train
 
@@ -30,12 +29,8 @@ def running(tmp_path: Path) -> Iterator[psutil.Popen]:
     """A run that trains in `tmp_path / "run"`."""
     command = [sys.executable, "-m", "shmppo.train", *ENDLESS, "--workers", "1", "--run-dir", str(tmp_path / "run")]
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    metrics = tmp_path / "run" / "metrics.csv"
-    deadline = time.monotonic() + 200
     try:
-        while not (metrics.exists() and metrics.read_text().count("\n") > 2):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for_rows([tmp_path / "run"], [process], 2)
         yield process
     finally:
         with contextlib.suppress(psutil.Error):
@@ -43,7 +38,7 @@ def running(tmp_path: Path) -> Iterator[psutil.Popen]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kill", slow_after(1, [True, False]))
+@pytest.mark.parametrize("kill", slow_after(1, [True, False], "10 s"))
 def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: bool, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     before = (run_dir / "metrics.csv").read_text()
@@ -60,7 +55,7 @@ def test_a_run_that_still_trains_is_not_resumed(running: psutil.Popen, kill: boo
     assert resume(run_dir, stop_at_iteration=iterations + 1)["iterations"] == iterations + 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 10 s")
 def test_runs_that_start_in_the_same_second_get_directories_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +77,7 @@ def test_a_directory_is_unlocked_after_an_error(tmp_path: Path) -> None:
         train(dataclasses.replace(config, init_from=str(tmp_path / "none")))
     train(dataclasses.replace(config, stop_at_iteration=1))
     resume(tmp_path / "run")
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match=r"holds a run already; name another directory, .* --resume, or delete it$"):
         train(config)
     (tmp_path / "run" / "run.lock").unlink()
     (tmp_path / "run" / "run.lock").mkdir()

@@ -102,7 +102,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", slow_after(4, USES))
+@pytest.mark.parametrize("use", slow_after(4, USES, "1 s per use"))
 def test_a_run_imports_only_code_that_is_trusted(use: str, own: Path, marker: Path) -> None:
     with refused(r"names code to import: --env own_counter:Own; .* add --trust own_counter"):
         USES[use](own)
@@ -124,13 +124,13 @@ COMMANDS: dict[str, tuple[Callable[[], int], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_after(4, COMMANDS))
+@pytest.mark.parametrize("name", slow_after(4, COMMANDS, "1 s per command"))
 def test_a_command_refuses_code_that_is_not_trusted_in_one_line(
-    name: str, own: Path, marker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, own: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main, arguments = COMMANDS[name]
     words = [word.replace("RUN_DIR", str(own)) for word in arguments.split()]
-    assert exit_code(main, words, monkeypatch) == 2
+    assert exit_code(main, words) == 2
     assert not marker.exists()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
@@ -175,7 +175,7 @@ CALLS: list[tuple[dict[str, Any], str]] = [
     ({"env": "sys:exit"}, "neither a class nor a Python function, but a builtin_function_or_method"),
     ({"env": "os:system", "env_kwargs": {"command": "touch MARKER"}}, "neither a class nor a Python function"),
     ({"env": "builtins:eval"}, "neither a class nor a Python function"),
-    ({"env": "pathlib:Path"}, r"is a class, but not a subclass of gymnasium's Env"),
+    ({"env": "pathlib:Path"}, r"is a class, but not a subclass of gymnasium's Env; name such a class, or"),
     ({"env": "io:FileIO", "env_kwargs": {"file": "MARKER", "mode": "w"}}, "is a class, but not a subclass"),
     ({"env": "test_security:PARTIAL"}, "neither a class nor a Python function"),
     ({"env": "test_security:CALLABLE"}, "neither a class nor a Python function, but a NotAFunction"),
@@ -242,16 +242,16 @@ def test_a_network_is_made_by_a_class_or_function(name: str, tmp_path: Path) -> 
         train(config)
 
 
-@pytest.mark.parametrize("workers", slow_after(1, [0, 2]))
+@pytest.mark.parametrize("workers", slow_after(1, [0, 2], "4 s"))
 @pytest.mark.parametrize("when", ["step", "reset"])
 def test_an_environment_that_exits_ends_the_run_with_an_error(
-    when: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    when: str, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (
         f"--env test_security:Exits --env-kwargs when={when} --num-envs 2 --rollout-steps 16 --minibatches 1 --quiet "
         f"--workers {workers} --stop-at-iteration 3 --hidden-size 8 --run-dir {tmp_path / 'run'}"
     )
-    assert exit_code(train_main, words.split(), monkeypatch) == 1
+    assert exit_code(train_main, words.split()) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert re.search(rf"{when}.* raised SystemExit\(0\)", error), f"the message is: {error}"
     assert (tmp_path / "run" / "failed_episode.json").exists()

@@ -25,7 +25,6 @@ from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.trainer import train
-from shmppo.sampling.opponents import Opponents
 
 BASE = TrainConfig(
     env="agent_environments:Nim", action_masks=True, self_play=(), opponent_every=3, core="gru", num_envs=6,
@@ -62,27 +61,26 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
     assert fmean(result.returns) == pytest.approx(found[-1][0])
 
 
-def record_turns(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """Return a list that gets, at each step of a rollout, the rows in which an opponent acts."""
-    turns: list[np.ndarray] = []
-    original = Opponents.act
+def turns_of(config: TrainConfig) -> np.ndarray:
+    """The rows in which an opponent acts at each step of the first rollout, if actions do not matter for that."""
+    envs = AgentsVectorEnv(config, inspect_task(config), 0, config.rows)
+    envs.reset_all(0)
+    turns = []
+    for _ in range(config.rollout_steps):
+        turns.append(envs.opponent_active.copy())
+        envs.step([0] * config.rows, np.zeros(config.rows), *np.zeros((2, config.rows), bool))
+    envs.close()
+    return np.array(turns)
 
-    def act(opponents: Opponents, actions: np.ndarray, states: np.ndarray, t: int) -> None:
-        turns.append(opponents._envs.opponent_active.copy())
-        original(opponents, actions, states, t)
 
-    monkeypatch.setattr(Opponents, "act", act)
-    return turns
-
-
-def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the agents of `Crowd` observe does not depend on their actions."""
+def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics() -> None:
+    """What the agents of `Crowd` observe, and when they act, does not depend on their actions."""
     config = dataclasses.replace(RESOLVED, env="agent_environments:Crowd", action_masks=False, agents=CROWD, workers=0)
     buffers, learner, pool = sampled(dataclasses.replace(config, opponent_slots=2), rollouts=0)
     generator, own = np.random.default_rng(0), buffers.published
     for array in (own.opponents, own.opponent_mean, own.opponent_scale):
         array[:] = generator.normal(size=array.shape)
-    turns = record_turns(monkeypatch)
+    turns = turns_of(config)
     pool.start(learner.model)
     pool.execute(Collect(0))
     for slot in range(2):
@@ -91,7 +89,7 @@ def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics(mo
         alone.published.obs_mean[:], alone.published.obs_scale[:] = own.opponent_mean[slot], own.opponent_scale[slot]
         pool.start(learner.model)
         pool.execute(Collect(0))
-        played = np.array(turns) & (np.arange(config.rows) // len(CROWD) % 2 == slot)
+        played = turns & (np.arange(config.rows) // len(CROWD) % 2 == slot)
         assert played.sum() > 50
         assert (buffers.rollout.joint_actions[played] == alone.rollout.joint_actions[played]).all()
 
@@ -159,8 +157,9 @@ def test_only_steps_of_the_policy_are_trained_and_seats_change(run: dict[str, An
     seats = np.zeros((20, config.num_envs), bool)
     for episode in range(20):
         envs.reset_all(episode)
-        seats[episode] = envs._opponents[::2]
-        assert (envs._opponents.reshape(-1, 2).sum(axis=1) == 1).all()
+        acts, opponent_acts = (rows.reshape(-1, 2) for rows in (envs.active, envs.opponent_active))
+        assert ((acts | opponent_acts).sum(axis=1) == 1).all()
+        seats[episode] = opponent_acts[:, 0] | acts[:, 1]  # the opponent has the first seat
     assert ((seats.sum(axis=0) > 3) & (seats.sum(axis=0) < 17)).all()
     assert len({tuple(seats[:, n]) for n in range(config.num_envs)}) == config.num_envs
     envs.close()
@@ -211,7 +210,7 @@ def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tm
 
 
 def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
-    run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The seed gives one of the players the better seat more often."""
     flags = ["--round-robin", "--episodes", "9", "--trust", *TRUST]
@@ -220,7 +219,7 @@ def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as
 
     def scores(*players: int) -> dict[int, list[str]]:
         capsys.readouterr()
-        assert exit_code(main, [*(runs[k] for k in players), *flags], monkeypatch) == 0
+        assert exit_code(main, [*(runs[k] for k in players), *flags]) == 0
         lines = capsys.readouterr().out.splitlines()[1:]
         return {k: sorted(line.split()[2:]) for k, line in zip(players, lines, strict=True)}
 

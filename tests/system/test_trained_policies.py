@@ -85,7 +85,7 @@ def test_the_policy_for_tictactoe_never_loses(seat: int, monkeypatch: pytest.Mon
     assert decisions == (199, 413)[seat]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="up to 2 h per policy")
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.timeout(7200)
 def test_a_policy_is_trained_again(name: str) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-import signal
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from public_helpers import no_error, raises, slow_after
+from public_helpers import raises, slow_after
 
 from shmppo import ConfigError, TrainConfig, resume, train
-from shmppo.lockstep.worker_processes import WorkerProcess
+from shmppo.lockstep.worker_processes import WORKER_NAME
 
 BASE = TrainConfig(
     env="faulty_environments:FailsAtStart", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=8,
@@ -41,15 +41,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(summary["weights_sha256"])
 
 
-@pytest.mark.parametrize("how", slow_after(1, ["exit", "stop"]))
+@pytest.mark.parametrize("how", slow_after(1, ["exit", "stop"], "20 s"))
 def test_a_worker_that_fails_while_it_starts_is_replaced(
     how: str, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     count, timeout = (1, 5.0) if how == "stop" else (2, 60.0)
     monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", timeout)
     config = configuration(how, count, tmp_path, worker_timeout=timeout, stop_at_iteration=2)
-    with no_error():
-        summary = train(config)
+    summary = train(config)
     assert (summary["worker_restarts"], summary["exact"]) == (count, True)
     tokens(tmp_path, count)
     summary = resume(tmp_path / "run")
@@ -57,21 +56,20 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
     assert summary["weights_sha256"] == undisturbed
 
 
-@pytest.mark.parametrize("strikes", slow_after(1, [1, 2]))
+@pytest.mark.parametrize("strikes", slow_after(1, [1, 2], "3 s"))
 def test_a_worker_that_is_killed_before_it_runs_is_replaced(
     strikes: int, undisturbed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    left = strikes
+    start = BaseProcess.start
+    killed: list[int | None] = []
 
-    class KilledEarly(WorkerProcess):
-        def __init__(self, *arguments: Any) -> None:
-            nonlocal left
-            super().__init__(*arguments)
-            if left:
-                left -= 1
-                os.kill(self.process.pid, signal.SIGKILL)
+    def start_and_kill(process: BaseProcess) -> None:
+        start(process)
+        if process.name.startswith(WORKER_NAME) and len(killed) < strikes:
+            process.kill()
+            killed.append(process.pid)
 
-    monkeypatch.setattr("shmppo.lockstep.worker_processes.WorkerProcess", KilledEarly)
+    monkeypatch.setattr(BaseProcess, "start", start_and_kill)
     summary = train(configuration("exit", 0, tmp_path))
     assert (summary["worker_restarts"], summary["exact"]) == (strikes, True)
     assert summary["weights_sha256"] == undisturbed
@@ -83,7 +81,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("how", slow_after(1, REASONS))
+@pytest.mark.parametrize("how", slow_after(1, REASONS, "8 s"))
 def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -96,12 +94,9 @@ def test_a_worker_that_fails_at_every_start_ends_the_run_with_the_reason(
     assert 2 <= started <= 4, "each of two workers starts twice at most"
 
 
-@pytest.mark.parametrize("skips", slow_after(1, [False, True]))
-def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(
-    skips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("skips", slow_after(1, [False, True], "8 s"))
+def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(skips: bool, tmp_path: Path) -> None:
     """With --skip-bad-episodes it tries other episodes, and then the worker is replaced."""
-    monkeypatch.setattr("shmppo.lockstep.worker_processes.MAX_RESTARTS", 1)
     config = configuration("raise", 400 if skips else 2, tmp_path, skip_bad_episodes=skips)
     reason = r"^environment \d: reset\(seed=\d+\) of episode \d+ raised ValueError\('no license'\) at"
     with raises("EnvError", reason):
@@ -114,7 +109,7 @@ def test_an_environment_that_raises_in_its_first_episode_ends_the_run_at_once(
     assert again["error"] is None, "the directory can be used again"
 
 
-@pytest.mark.parametrize("killed", slow_after(1, [False, True]))
+@pytest.mark.parametrize("killed", slow_after(1, [False, True], "8 s"))
 def test_an_environment_in_a_worker_may_start_a_process_which_ends_with_it(killed: bool, tmp_path: Path) -> None:
     """A worker that does not stop is killed, so it does not close its environments."""
     config = dataclasses.replace(BASE, env="environments:StartsProcess", num_envs=2, stop_at_iteration=1)

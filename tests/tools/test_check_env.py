@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
-from helpers import slow_after
+from public_helpers import exit_code, slow_after
 
 from shmppo import check_env
 
@@ -23,41 +22,31 @@ FOUND = {
 }
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["shmppo", *arguments])
-    return check_env.main()
-
-
-@pytest.mark.parametrize("name", slow_after(1, FOUND))
-def test_an_environment_with_hidden_state_is_not_reproducible(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, f"hidden_state:{name}", "--steps", "100") == 1
+@pytest.mark.parametrize("name", slow_after(1, FOUND, "6 s per environment"))
+def test_an_environment_with_hidden_state_is_not_reproducible(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(check_env.main, [f"hidden_state:{name}", "--steps", "100"]) == 1
     output = capsys.readouterr().out
     assert "\nvalid          yes: " in output
     assert output.endswith(f"\nreproducible   no: {FOUND[name]}\n")
 
 
-@pytest.mark.parametrize("env", slow_after(0, ["CartPole-v1", "HalfCheetah-v5", "environments:PutsBack-v0"]))
+@pytest.mark.slow(reason="6 s per environment")
+@pytest.mark.parametrize("env", ["CartPole-v1", "HalfCheetah-v5", "environments:PutsBack-v0"])
 def test_an_environment_that_is_a_function_of_its_seed_is_reproducible(
-    env: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    env: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, env, "--seed", "3") == 0
+    assert exit_code(check_env.main, [env, "--seed", "3"]) == 0
     assert "\nreproducible   yes: 1,000 steps gave the same bits in two processes\n" in capsys.readouterr().out
 
 
-def test_an_environment_that_accepts_no_seed_is_not_reproducible(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "environments:RefusesSeeds-v0") == 1
+def test_an_environment_that_accepts_no_seed_is_not_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(check_env.main, ["environments:RefusesSeeds-v0"]) == 1
     assert "reproducible   no: the environment raises on reset(seed=…)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [("Nothing-v0",), ("CartPole-v1", "--steps", "0"), ("CartPole-v1", "--stpes")])
-def test_bad_input_ends_with_code_2(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, *arguments) == 2
+def test_bad_input_ends_with_code_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(check_env.main, [*arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ") or "Unrecognized options: --stpes" in captured.err
@@ -72,7 +61,7 @@ WARNINGS = {
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("default:no GPU")
-@pytest.mark.parametrize("env", slow_after(1, WARNINGS))
-def test_warnings_are_printed(env: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, f"environments:{env}", "--steps", "20") == 0
+@pytest.mark.parametrize("env", slow_after(1, WARNINGS, "6 s"))
+def test_warnings_are_printed(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(check_env.main, [f"environments:{env}", "--steps", "20"]) == 0
     assert re.search(rf"\nwarning        {WARNINGS[env]}", capsys.readouterr().out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from public_helpers import exit_code
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
@@ -75,7 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return trained
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 6 s per case")
 @pytest.mark.parametrize("format", ["onnx", "torchscript"])
 @pytest.mark.parametrize("case", CASES)
 def test_an_exported_policy_agrees_with_the_policy_over_an_episode(case: str, format: str, runs: Runs) -> None:
@@ -174,6 +174,5 @@ def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
     with pytest.raises(ConfigError, match=r"--out .*/none/a\.pt cannot be written: .*; name another file"):
         export(runs("cartpole-none"), format="torchscript", out=tmp_path / "none" / "a.pt")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["export", str(runs("cartpole-none"))])
-    assert main() == 2
+    assert exit_code(main, [runs("cartpole-none")]) == 2
     assert capsys.readouterr().err == "error: --format onnx needs onnx and onnxscript; pip install 'shmppo[export]'\n"

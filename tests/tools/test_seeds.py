@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import summary_of
-from public_helpers import NO_CHECK, csv_rows, exit_code, slow_after
+from public_helpers import NO_CHECK, csv_rows, exit_code, slow_after, wait_for_rows
 
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
@@ -42,14 +41,14 @@ def weights(directory: Path, seeds: Sequence[int]) -> list[str]:
     return [summary_of(directory / f"run-s{seed}")["weights_sha256"] for seed in seeds]
 
 
-@pytest.mark.parametrize("jobs", slow_after(1, [2, 1]))
+@pytest.mark.parametrize("jobs", slow_after(1, [2, 1], "15 s"))
 def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(
     jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = command("--seeds", "1", "2", "--jobs", str(jobs), "--eval-every", "8")[3:]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    assert exit_code(main, words, monkeypatch) == 0
+    assert exit_code(main, words) == 0
     output = capsys.readouterr().out
     alone = [
         train(replace(SMALL, seed=seed, quiet=True, workers=0, run_dir=str(tmp_path / f"alone{seed}")))
@@ -76,11 +75,8 @@ def test_runs_side_by_side_use_cores_of_their_own_and_a_signal_stops_all_of_them
         pytest.skip("needs two cores")
     words = command("--seeds", "5", "6", "7", "--jobs", "2", steps=200_000)
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = [tmp_path / f"run-s{seed}" / "metrics.csv" for seed in (5, 6)]
     try:
-        while not all(path.is_file() and len(path.read_text().splitlines()) > 2 for path in metrics):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
+        wait_for_rows([tmp_path / f"run-s{seed}" for seed in (5, 6)], [process], 2)
         children = psutil.Process(process.pid).children()
         used = [set(child.cpu_affinity()) for child in children]
         assert len(used) == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import clone_of_recording, slow_after
+from public_helpers import exit_code
 
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.spec import Task
 from shmppo.errors import ConfigError
-from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
-from shmppo.lockstep.pool import Command, ComputeGradients
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
-from shmppo.parallel.shared_buffers import Rollout
+from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import compute_advantages
 from shmppo.runs.trainer import train
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
@@ -45,12 +45,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
-) -> tuple[int, list[str], list[str]]:
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str], list[str]]:
     """Run the command in this process; returns its exit code, and its lines on stdout and stderr."""
-    monkeypatch.setattr(sys, "argv", ["verify", *map(str, arguments)])
-    code = verify.main()
+    code = exit_code(verify.main, arguments)
     captured = capsys.readouterr()
     return code, captured.out.splitlines(), captured.err.splitlines()
 
@@ -58,14 +55,12 @@ def command(
 # --- one run
 
 
-def test_a_run_is_reproduced_from_the_nearest_checkpoint(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_reproduced_from_the_nearest_checkpoint(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path.name: path.read_bytes() for path in trained.iterdir()}
-    code, output, _ = command(monkeypatch, capsys, trained)
+    code, output, _ = command(capsys, trained)
     assert (code, output[0]) == (0, f"executing iterations 5 to 6 of {trained} again")
     assert output[1] == f"{trained}: iterations 5 to 6 gave the same results again, and so did checkpoint.pt"
-    code, output, _ = command(monkeypatch, capsys, trained, "--from-iteration", 3, "--iterations", 1)
+    code, output, _ = command(capsys, trained, "--from-iteration", 3, "--iterations", 1)
     assert (code, output[0]) == (0, f"executing iterations 3 to 4 of {trained} again")
     assert {path.name: path.read_bytes() for path in trained.iterdir()} == before, "verify only reads"
 
@@ -112,10 +107,10 @@ def wrong_at_5(iteration: int, row: dict[str, str]) -> None:
 
 
 def test_a_row_that_this_machine_does_not_reproduce_is_named(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = rewritten(Path(shutil.copytree(trained, tmp_path / "wrong")), wrong_at_5)
-    code, output, _ = command(monkeypatch, capsys, wrong)
+    code, output, _ = command(capsys, wrong)
     true_hash = read_run(trained).rows[5][WEIGHTS_HASH]
     assert (code, output[-2:]) == (
         1,
@@ -123,7 +118,7 @@ def test_a_row_that_this_machine_does_not_reproduce_is_named(
          "metrics.csv has 0000000000000000",
          f"the environment of {wrong} was not checked to the end; shmppo check-env may find the reason"],
     )  # fmt: skip
-    code, output, _ = command(monkeypatch, capsys, trained, wrong)
+    code, output, _ = command(capsys, trained, wrong)
     assert code == 1
     assert f"{trained} and {wrong} differ first in iteration 5: weights_hash" in output
     assert output[-1] == (f"executed again, both give the same data, so {wrong} did not compute what this machine does")
@@ -155,7 +150,7 @@ class Planted:
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.field = FIELDS[seed % len(FIELDS)]
-        self.iteration, self.current = int(rng.integers(6)), -1
+        self.iteration = int(rng.integers(6))
         self.t, self.n = int(rng.integers(BASE.rollout_steps)), int(rng.integers(BASE.num_envs))
         self.epoch, self.minibatch = int(rng.integers(BASE.epochs)), int(rng.integers(BASE.minibatches))
         if self.field == "weights before" and (self.epoch, self.minibatch) == (0, 0):
@@ -168,52 +163,47 @@ class Planted:
             return f"{self.field} (minibatch {self.minibatch} of epoch {self.epoch})"
         return self.field if self.field == "weights" else f"{self.field} (step {self.t} of environment {self.n})"
 
-    def _applies(self, learner: Learner) -> bool:
-        return learner.config.worker_timeout == PLANTED and self.current == self.iteration
-
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
-        publish, update, compute = Learner.publish_statistics, Learner.update, LocalPool.execute
-        learners: list[Learner] = []
+        make, execute = LocalPool.__init__, LocalPool.execute
+        self.config, self.now, self.steps = BASE, 0, 0  # of the run that trains now
 
-        def changed_publish(learner: Learner, iteration: int) -> None:
-            learners[:] = [learner]
-            self.current = iteration
-            publish(learner, iteration)
+        def make_and_note(pool: LocalPool, config: TrainConfig, task: Task, buffers: SharedBuffers, *rest: Any) -> None:
+            self.config, self.buffers = config, buffers
+            make(pool, config, task, buffers, *rest)
 
         def changed_advantages(config: TrainConfig, rollout: Rollout, *arguments: Any) -> np.ndarray:
-            applies = self._applies(learners[0])
-            if applies and self.field in FIELDS[:5]:
+            if self.applies(*FIELDS[:5]):
                 array = rollout.obs[0] if self.field == "obs" else getattr(rollout, self.field)
                 array[self.t, self.n] += 1e-4
             result = compute_advantages(config, rollout, *arguments)
-            if applies and self.field == "advantages":
+            if self.applies("advantages"):
                 result[self.t, self.n] += 1e-4
             return result
 
-        def changed_compute(pool: LocalPool, command: Command) -> None:
+        def changed_execute(pool: LocalPool, command: Command) -> None:
+            if isinstance(command, Collect):
+                self.now, self.steps = command.iteration, 0
+            self.steps += isinstance(command, StepOptimizer)
             here = command == ComputeGradients(self.epoch, self.minibatch) and isinstance(command, ComputeGradients)
-            applies = here and self._applies(learners[0])
-            if applies and self.field == "weights before":
-                learners[0]._buffers.published.weights[0] += 1e-4
-            compute(pool, command)
-            if applies and self.field == "gradients":
-                learners[0]._buffers.shard_results.gradients[0, 0] += 1e-4
+            if here and self.applies("weights before"):
+                self.buffers.published.weights[0] += 1e-4
+            execute(pool, command)
+            if here and self.applies("gradients"):
+                self.buffers.shard_results.gradients[0, 0] += 1e-4
+            if self.steps == BASE.epochs * BASE.minibatches and self.applies("weights"):
+                self.buffers.published.weights[0] += 1e-4
 
-        def changed_update(learner: Learner, *arguments: Any) -> Any:
-            applies = self._applies(learner)
-            statistics = update(learner, *arguments)
-            if applies and self.field == "weights":
-                learner._buffers.published.weights[0] += 1e-4
-            return statistics
-
-        monkeypatch.setattr(Learner, "publish_statistics", changed_publish)
         monkeypatch.setattr("shmppo.runs.loop.compute_advantages", changed_advantages)
-        monkeypatch.setattr(Learner, "update", changed_update)
-        monkeypatch.setattr(LocalPool, "execute", changed_compute)
+        monkeypatch.setattr(LocalPool, "__init__", make_and_note)
+        monkeypatch.setattr(LocalPool, "execute", changed_execute)
+
+    def applies(self, *fields: str) -> bool:
+        """Whether the difference is in one of these fields of the present iteration."""
+        return self.field in fields and self.config.worker_timeout == PLANTED and self.now == self.iteration
 
 
-@pytest.mark.parametrize("seed", slow_after(2, [1, 6, 7, *range(10, 27)]))
+@pytest.mark.parametrize("seed", slow_after(2, [1, 6, 7, *range(10, 27)], "2 s per case"))
 def test_a_planted_difference_is_found(
     seed: int, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,7 +211,7 @@ def test_a_planted_difference_is_found(
     planted.install(monkeypatch)
     other = tmp_path / "other"
     train(dataclasses.replace(BASE, worker_timeout=PLANTED, run_dir=str(other)))
-    code, output, _ = command(monkeypatch, capsys, trained, other)
+    code, output, _ = command(capsys, trained, other)
     assert code == 1
     assert f"{trained} and {other} differ first in iteration {planted.iteration + 1}: weights_hash" in "\n".join(output)
     assert output[-1].partition(":")[2].partition(":")[0].partition(";")[0].strip() == planted.place, output
@@ -231,7 +221,7 @@ def test_a_planted_difference_is_found(
 
 
 def test_bad_input_is_refused_with_one_sentence_and_exit_code_2(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases: dict[tuple[object, ...], str] = {
         (): "error: 0 run directories are given; name one or two",
@@ -242,28 +232,19 @@ def test_bad_input_is_refused_with_one_sentence_and_exit_code_2(
         (trained, trained, "--iterations", 2): "error: --from-iteration and --iterations are for one run; leave them",
     }
     for arguments, message in cases.items():
-        code, output, errors = command(monkeypatch, capsys, *arguments)
+        code, output, errors = command(capsys, *arguments)
         assert (code, output, len(errors)) == (2, [], 1), arguments
         assert errors[0].startswith(message)
 
 
-def with_other_content(run_dir: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the last checkpoint, as another machine would have written it."""
+def test_a_checkpoint_that_this_machine_does_not_reproduce_is_named(trained: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
     state = load_selected_checkpoint(run_dir)
-    change(state)
+    state["learner"]["obs_moments"]["mean"] += 1e-9
+    state["carry"]["state"][0] += 1e-6
     for path in (run_dir / NAME, run_dir / "checkpoint-iteration-000006.pt", run_dir / "checkpoint-best.pt"):
         path.unlink(missing_ok=True)
     write_checkpoint(run_dir / NAME, state)
-
-
-def test_a_checkpoint_that_this_machine_does_not_reproduce_is_named(trained: Path, tmp_path: Path) -> None:
-    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
-
-    def other_moments(state: dict[str, Any]) -> None:
-        state["learner"]["obs_moments"]["mean"] += 1e-9
-        state["carry"]["state"][0] += 1e-6
-
-    with_other_content(run_dir, other_moments)
     verdict = verify_run(run_dir)
     assert not verdict.equal
     assert verdict.text == (

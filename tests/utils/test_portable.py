@@ -53,7 +53,7 @@ def resume(run_dir: Path) -> str:
     return same_bits_on(run_dir)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="about 45 s")
 def test_a_run_says_on_which_processors_its_weights_are_the_same_also_after_a_resume(tmp_path: Path) -> None:
     assert train(tmp_path / "native") == PROCESSORS
     assert resume(tmp_path / "native") == PROCESSORS
