@@ -43,32 +43,12 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "lstm": {"env": "CartPole-v1", "hide_obs": (1, 3), "value_clip": True, "entropy_coef": 0.01},
-    "gru": {
-        "env": "Pendulum-v1", "core": "gru", "num_layers": 2, "burn_in": 3, "refresh_states": True,
-        "squash_actions": True, "clip_reward": 5.0,
-    },
-    "feed-forward": {
-        "env": "HalfCheetah-v5", "core": "none", "separate_critic": "all", "layer_norm": True, "optimizer": "adamw",
-        "weight_decay": 0.01, "env_block": 3,
-    },
     "dict-observations": {
         "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "encoder": "mlp", "prev_action": True,
         "prev_reward": True,
     },
     "image": {"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}, "core": "gru", "rollout_steps": 16},
-    "multi-discrete": {
-        "env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True,
-        "anneal_clip": True, "lr_schedule": "kl-adaptive",
-    },
-    "penalty": {"env": "Pendulum-v1", "objective": "penalty", "optimizer": "sgd", "warmup_steps": 300},
-    "per-dimension": {
-        "env": "Hopper-v5", "ratio": "per-dimension", "dual_clip": 3.0, "target_kl": 0.05, "log_std_min": -1.0,
-    },
     "lru": {"env": "CartPole-v1", "core": "lru", "num_layers": 2, "separate_critic": "core"},
-    "lmu": {"env": "HalfCheetah-v5", "core": "lmu", "hide_obs": (8, 9), "layer_norm": True},
-    "gtrxl": {
-        "env": "Pendulum-v1", "core": "gtrxl", "num_layers": 2, "attention_window": 9, "seq_len": 6, "burn_in": 2,
-    },
     "multi-binary": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "multi-binary"}, "core": "gru"},
     "custom-network": {"env": "CartPole-v1", "network": "networks:leaky"},
     "beta": {"env": "Pendulum-v1", "distribution": "beta", "advantage_norm": "global"},
@@ -89,8 +69,6 @@ CASES: dict[str, dict[str, Any]] = {
         "env": "CartPole-v1", "hide_obs": (), "objective": "distill", "teacher": CARTPOLE, "core": "lru",
     },
     "schedule": {"env": "schedules:Leveled", "env_schedule": "schedules:rising"},
-    "seeded-once": {"env": "Pendulum-v1", "episode_seeding": "once", "advantage_norm": "none"},
-    # Those above that have options which few runs use, without these options.
     "gru-plain": {"env": "Pendulum-v1", "core": "gru", "num_layers": 2, "squash_actions": True, "clip_reward": 5.0},
     "feed-forward-plain": {"env": "HalfCheetah-v5", "core": "none", "separate_critic": "all"},
     "multi-discrete-plain": {

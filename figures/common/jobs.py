@@ -10,7 +10,7 @@ NETWORK: dict[str, Any] = {
 """Linear(128), tanh, LSTM(128), trained for 4 epochs of 4 minibatches."""
 TASK_A: dict[str, Any] = {"env": "HalfCheetah-v5", "num_envs": 16, **NETWORK}
 TASK_B: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 64, **NETWORK}
-ENDLESS: dict[str, Any] = {"total_steps": 1_000_000_000, "worker_timeout": 3600, "rank_timeout": 3600}
+ENDLESS: dict[str, Any] = {"total_steps": 1_000_000_000, "worker_timeout": 3600}
 """For runs that are stopped between time slices and killed at the end."""
 
 

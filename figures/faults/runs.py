@@ -30,7 +30,7 @@ ITERATIONS = 24
 BATCH_STEPS = 6 * 64
 COMMON = (
     "--num-envs 6 --rollout-steps 64 --minibatches 2 --epochs 2 --grad-shards 4 --hidden-size 16 --encoder-sizes 16 "
-    "--seq-len 8 --quiet --checkpoint-every 3 --worker-timeout 8 --rank-timeout 40"
+    "--seq-len 8 --quiet --checkpoint-every 3 --worker-timeout 8"
 )
 MARK = "SHMPPO_CAMPAIGN"
 """Environment variable with the directory of a run. All processes of the run inherit it."""

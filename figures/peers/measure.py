@@ -32,7 +32,11 @@ from shmppo.config.checks import flags_with_values
 from shmppo.utils.machine import processor, usable_cores
 
 TABLE = Path(__file__).with_name("peers.csv")
-TASKS = {"A": TASK_A, "B": TASK_B, "A-envpool": TASK_A | {"env_backend": "envpool"}}
+TASKS = {
+    "A": TASK_A,
+    "B": TASK_B,
+    "A-envpool": TASK_A | {"env": "figures.peers.envpool_env:EnvPool", "env_backend": "vector"},
+}
 SHMPPO = {
     "shmppo, 2 workers": {"workers": 2, "grad_shards": 2},  # as many shards as workers is fastest
     "shmppo, 1 process": {"workers": 0, "grad_shards": 1},

@@ -22,7 +22,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "preset": {},
     "seq16": {"seq_len": 16},
     "seq128": {"seq_len": 128},
-    "refresh": {"refresh_states": True},
     "raw_obs": {"normalize_obs": False},
     "raw_reward": {"normalize_reward": False},
     "wide": {"hidden_size": 256, "encoder_sizes": (256,)},

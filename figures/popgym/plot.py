@@ -12,7 +12,7 @@ from figures.common.marks import REFERENCE_LINE
 from figures.common.paths import FIGURES
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
-from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS, VARIANTS
+from figures.popgym.cases import CORES, PUBLISHED, SOURCE, TASKS
 from figures.popgym.measure import BLOCK_STEPS, SOLVED
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
 
@@ -120,7 +120,7 @@ def variants_table(table: list[dict[str, str]]) -> str:
     lines = []
     for steps in sorted({row["steps"] for row in table}, key=int):
         preset = best_returns(table, steps)
-        for variant in [name for name in VARIANTS if name != "preset"]:
+        for variant in {row["variant"] for row in table} - {"preset"}:
             for (task, core), values in best_returns(table, steps, variant).items():
                 known = preset.get((task, core), [])
                 lines.append(f"| {task} | {core} | {int(steps):,} | {variant} | {numbers(values)} | {numbers(known)} |")

@@ -5,7 +5,6 @@ It also estimates the roofline: the highest rate that this machine could reach.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import multiprocessing
 import sys
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import gymnasium
 import torch
 
 from shmppo.bench.measured_run import measured_run
@@ -90,8 +88,6 @@ def in_processes(measure: Callable[[TrainConfig], float], config: TrainConfig, c
 
 def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
     """Measure bare simulator steps per second in this process: mj_step for MuJoCo, else `env.unwrapped.step`."""
-    if config.env_id in gymnasium.registry:  # EnvPool uses the same simulator
-        config = dataclasses.replace(config, env_backend="gymnasium")
     env: Any = make_environment(config).unwrapped
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(256)]

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from shmppo.config.checks import require
-from shmppo.config.option import AT_LEAST_1, FRACTION, option
+from shmppo.config.option import AT_LEAST_1, option
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,11 @@ class AgentOptions:
     exports, and load_policy do not need it. Needs --separate-critic all."""
     self_play: tuple[str, ...] | None = None
     """Agents that opponents with earlier weights play. Without names: all but one, which the seed chooses for each
-    episode. Opponents give no training data. None: the policy plays all agents."""
-    opponent_slots: int = option(4, AT_LEAST_1)
-    """Number of opponents at a time, each with its own weights. The environments are divided among them."""
+    episode. Four opponents with weights of their own share the environments, and give no training data. None: the
+    policy plays all agents."""
     opponent_every: int = option(10, AT_LEAST_1)
-    """Iterations after which the opponents get other weights, and the current weights join those to choose from."""
-    opponent_latest: float = option(0.5, FRACTION)
-    """Share of the opponents that get the current weights. The others get any earlier ones."""
+    """Iterations after which the opponents get other weights: two of them the current ones, and two any earlier ones.
+    The current weights then join those to choose from."""
     agents: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = option((), derived=True, inherited=False)
     """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -11,7 +12,7 @@ import math
 import re
 import shlex
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from shmppo.config.command_line import field_texts, given_fields, parse
 from shmppo.config.hints import refuse_foreign_flags
 from shmppo.config.option import fields_with, option
 from shmppo.config.presets import preset_fields
+from shmppo.config.removed import without_removed
 from shmppo.config.resumable import RESUMABLE, refusal
 from shmppo.config.train_config import TrainConfig, typed_fields
 from shmppo.config.trust import Modules, check_trust, modules_of
@@ -172,15 +174,24 @@ def read_config_file(path: Path, option: str) -> tuple[dict[str, Any], bool]:
     of_run = isinstance(content.get("config"), dict)
     if of_run:
         own_fields = fields_with(TrainConfig, inherited=False)
-        content = {k: v for k, v in content["config"].items() if k not in own_fields}
+        with _errors_that_name(option, path):
+            content = without_removed(content["config"])
+        content = {k: v for k, v in content.items() if k not in own_fields}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
         if content.get("teacher") is not None and (own := path.parent / "teacher").is_dir():
             content["teacher"] = str(own)  # each run and each exported policy has a copy of its teacher
         if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
             content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
-    try:
+    with _errors_that_name(option, path):
         return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()}), of_run
+
+
+@contextlib.contextmanager
+def _errors_that_name(option: str, path: Path) -> Iterator[None]:
+    """Let a ConfigError begin with a file and the option that names it."""
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(f"{option} {path}: {error}") from error
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from shmppo.config.checks import nearest, require
+from shmppo.config.removed import REMOVED
 
 _TABLES = json.loads(Path(__file__).with_name("foreign_flags.json").read_text())
 RENAMED: dict[str, list[str]] = _TABLES["renamed"]
@@ -46,6 +47,8 @@ def remedy_for(given: str, known: Collection[str]) -> str:
     own = given.lstrip("-").replace("_", "-").lower().rpartition(".")[2]  # PufferLib groups flags: --train.gamma
     if f"--{own}" in known:
         return f"use --{own}"
+    if (field := own.replace("-", "_")) in REMOVED:
+        return REMOVED[field][1]
     remedies = [(f"use {flag}", names) for flag, names in RENAMED.items()] + list(EXPLAINED.items())
     fitting = [text for text, names in remedies if own in names and set(flags_in(text)) <= set(known)]
     return fitting[0] if fitting else ""

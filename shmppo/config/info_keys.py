@@ -61,5 +61,5 @@ def agent_keys(agents: Sequence[str], slots: int) -> list[InfoKey]:
         slots: number of opponents in self-play. The results of games also count for each of them. 0: no self-play.
     """
     named = [f"return/{agent}" for agent in agents] + list(RESULTS if slots else ())
-    per_slot = [f"{result}/{slot}" for slot in range(slots) if slots > 1 for result in RESULTS]
+    per_slot = [f"{result}/{slot}" for slot in range(slots) for result in RESULTS]
     return [InfoKey((), "last", name in named, PREFIX + printable(name)) for name in named + per_slot]

@@ -56,7 +56,7 @@ class Traits:
     one_agent: bool = False
     """Whether environments with several agents refuse it."""
     gymnasium: bool = False
-    """Whether --env-backend envpool and vector refuse it."""
+    """Whether --env-backend vector refuses it."""
     per_rank: bool = False
     """Whether it may differ between ranks, because it does not change the weights."""
     derived: bool = False

@@ -17,7 +17,6 @@ from tyro.constructors import PrimitiveConstructorSpec
 from shmppo.config.checks import flag, flag_with_value, require, store_as_json
 from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.option import (
-    ABOVE_1,
     AT_LEAST_1,
     COEFFICIENT,
     FRACTION,
@@ -59,6 +58,7 @@ KeywordArguments = Annotated[
 """A mapping that the command line reads as key=value pairs. Each value is JSON or plain text."""
 
 MINARI = "minari:"
+ATTENTION_HEADS = 4  # of the core gtrxl
 """What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 
 
@@ -81,12 +81,10 @@ class TaskOptions:
     metrics, options) returns the options of `reset` for all episodes that begin in that iteration, counted from 1. The
     metrics are those of the iteration before and of the last evaluation, the options those of the iteration before.
     None: no options."""
-    env_backend: Literal["auto", "gymnasium", "mujoco", "vector", "envpool"] = "auto"
+    env_backend: Literal["auto", "gymnasium", "mujoco", "vector"] = "auto"
     """How the environments are stepped. gymnasium: one after the other. mujoco: all environments of a worker together,
     for the MuJoCo tasks of Gymnasium, with the same results. auto: mujoco where it is possible, otherwise gymnasium.
-    vector: --env names a `gymnasium.vector.VectorEnv` of your own, and each worker makes one for its environments.
-    envpool: all environments of a worker together in C++ (extra `envpool`). EnvPool cannot replay episodes, so the run
-    is not reproducible (exact: false)."""
+    vector: --env names a `gymnasium.vector.VectorEnv` of your own, and each worker makes one for its environments."""
     hide_obs: tuple[int, ...] | None = None
     """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
     they are 1 and 3."""
@@ -94,10 +92,6 @@ class TaskOptions:
     """Add the previous action to the observation, as the environment received it. It is zero at an episode's start."""
     prev_reward: bool = option(False, one_agent=True, gymnasium=True)
     """Add the previous reward to the observation. It is zero at an episode's start."""
-    episode_seeding: Literal["episode", "once"] = "episode"
-    """The resets that get a seed. episode: all of them. once: only the first reset of each environment, for
-    environments whose seeded reset is slow. Episodes then cannot be replayed, so they restart after a failure or a
-    stop, and the run is no longer reproducible (exact: false)."""
     skip_bad_episodes: bool = option(False, resumable=True, one_agent=True, gymnasium=True)
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
@@ -116,11 +110,10 @@ class TaskOptions:
         """Raise ConfigError if one of these options is invalid."""
         store_as_json(self, "env_kwargs")
         parse_info_keys(self.info_keys)
-        for name in fields_with(type(self), gymnasium=True) if self.env_backend in ("envpool", "vector") else ():
+        for name in fields_with(type(self), gymnasium=True) if self.env_backend == "vector" else ():
             require(
                 not getattr(self, name),
-                f"{flag(name)} needs --env-backend gymnasium, but --env-backend is {self.env_backend}; leave one of "
-                "them out",
+                f"{flag(name)} needs --env-backend gymnasium, but --env-backend is vector; leave one of them out",
             )
 
 
@@ -137,8 +130,6 @@ class NetworkOptions:
     """Number of recurrent layers. Unused with --core none."""
     attention_window: int = option(64, AT_LEAST_1)
     """K, number of earlier steps to which each layer of --core gtrxl attends."""
-    attention_heads: int = option(4, AT_LEAST_1)
-    """Number of attention heads of --core gtrxl, a divisor of --hidden-size."""
     encoder_sizes: tuple[int, ...] = (64,)
     """Units of the linear layers before the core. They read all parts of the observation together, except images that
     --encoder processes with convolutions."""
@@ -147,8 +138,6 @@ class NetworkOptions:
     encoder: Literal["auto", "mlp", "nature", "a3c", "impala"] = "auto"
     """Encoder of images. mlp: the layers of --encoder-sizes. nature, a3c, impala: convolutional networks, of which a3c
     is the smallest. auto: nature for images of at least 36 pixels per side, mlp for smaller ones."""
-    layer_norm: bool = False
-    """Apply layer normalization before each activation of the encoder's linear layers."""
     network: str | None = None
     """`module:factory` of a custom network that replaces encoders and core (docs/tutorials/your-network.md).
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
@@ -191,8 +180,9 @@ class NetworkOptions:
             f"--log-std-min is {minimum}; it must lie in -20 … --log-std-init {self.log_std_init}",
         )
         require(
-            self.core != "gtrxl" or self.hidden_size % self.attention_heads == 0,
-            f"--hidden-size is {self.hidden_size}; it must be a multiple of --attention-heads {self.attention_heads}",
+            self.core != "gtrxl" or self.hidden_size % ATTENTION_HEADS == 0,
+            f"--hidden-size is {self.hidden_size}; --core gtrxl needs a multiple of {ATTENTION_HEADS}, its number of "
+            "attention heads",
         )
         if self.distribution == "beta":
             for name, default in (("squash_actions", False), ("std", "parameter"), ("log_std_min", None)):
@@ -218,11 +208,6 @@ class UpdateOptions:
     """T, steps per environment and iteration."""
     seq_len: int = option(32, AT_LEAST_1)
     """L, maximum length of a sequence for backpropagation through time, in steps."""
-    burn_in: int = 0
-    """Steps before each sequence that are run first to update its initial recurrent state. They belong to the same
-    episode and rollout, and they do not contribute to the loss."""
-    refresh_states: bool = option(False, one_agent=True)
-    """Recompute the stored recurrent states with the current weights before each epoch except the first."""
     epochs: int = option(4, AT_LEAST_1)
     """K, passes over each rollout."""
     minibatches: int = option(8, AT_LEAST_1)
@@ -244,20 +229,10 @@ class UpdateOptions:
     clipping."""
     normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return, and clip them to ± 10."""
-    env_block: int | None = option(None, AT_LEAST_1)
-    """Environments per shuffling block. Each block contributes an equal share to each minibatch. None: one block of all
-    N environments."""
     grad_shards: int | None = option(None, AT_LEAST_1)
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it.
     None: one part per 64 steps, up to 16 parts; above 4,096 steps, on a GPU, and where torch computes a network without
     layers of type Conv2d, one part per 256 steps."""
-
-    def check_update(self) -> None:
-        """Raise ConfigError if one of these options is invalid."""
-        require(
-            0 <= self.burn_in < self.seq_len,
-            f"--burn-in is {self.burn_in}; it must be 0 or more, and less than --seq-len {self.seq_len}",
-        )
 
 
 @dataclass(frozen=True)
@@ -277,11 +252,6 @@ class ObjectiveOptions:
     (DISC, arXiv 1905.02363)."""
     clip: float = option(0.2, POSITIVE_NUMBER)
     """ε of PPO-Clip: the ratio is clipped to 1 ± ε (arXiv 1707.06347)."""
-    anneal_clip: bool = False
-    """Lower the clip range linearly to 0 over --anneal-steps."""
-    dual_clip: float | None = option(None, ABOVE_1)
-    """Lower bound of the objective, c > 1: where the advantage A is negative, the objective is at least c·A
-    (arXiv 1912.09729). None: no bound."""
     penalty_coef: float = option(1.0, POSITIVE_NUMBER)
     """Initial β of --objective penalty. It is halved or doubled after each update to keep the KL near --desired-kl."""
     desired_kl: float = option(0.01, POSITIVE_NUMBER)
@@ -322,7 +292,6 @@ class ObjectiveOptions:
         if self.objective != "clip":
             unused = f"has no effect with --objective {self.objective}; use --objective clip or leave it out"
             require(self.ratio == "joint", f"--ratio per-dimension {unused}")
-            require(self.dual_clip is None, f"--dual-clip {self.dual_clip} {unused}")
         if self.objective == "distill":
             require(self.teacher is not None, "--objective distill needs a teacher; add --teacher RUN_DIR")
             require(
@@ -334,7 +303,7 @@ class ObjectiveOptions:
 class OptimizerOptions:
     """The optimizer and its learning rate."""
 
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd"] = "adam"
     """Optimizer of torch. sgd has no momentum."""
     learning_rate: float = option(1e-3, POSITIVE_NUMBER, common=True)
     """Learning rate at the start."""
@@ -342,15 +311,12 @@ class OptimizerOptions:
     """linear: lower the learning rate to 0 over --anneal-steps. constant: keep it. kl-adaptive: after each update,
     divide it by 1.5 if the KL was above twice --desired-kl, and multiply it by 1.5 if the KL was below half of it. It
     stays within 1e-5 … 1e-2."""
-    warmup_steps: int = option(0, COEFFICIENT)
-    """Environment steps over which the learning rate rises linearly to the value of --lr-schedule. 0: no warm-up."""
     anneal_steps: int | None = option(None, AT_LEAST_1, resumable=True, searchable=False)
     """Environment steps after which annealed values reach 0. None: --total-steps."""
     adam_eps: float = option(1e-5, POSITIVE_NUMBER)
-    """Epsilon of adam and adamw."""
+    """Epsilon of adam."""
     weight_decay: float = option(0.0, COEFFICIENT)
-    """Weight decay of all parameters. adamw decouples it from the gradient; the other optimizers add it to the gradient
-    (L2 penalty)."""
+    """Weight decay of all parameters. adam decouples it from the gradient (AdamW, arXiv 1711.05101)."""
     max_grad_norm: float = option(0.5, POSITIVE_NUMBER)
     """Maximum L2 norm of the gradient. Larger gradients are scaled down to it."""
     autocast: Literal["none", "bf16"] = "none"

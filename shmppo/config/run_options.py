@@ -69,9 +69,6 @@ NotAFlag = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
 class RankOptions:
     """Several learners that average their gradients, started by torchrun. Batch sizes are those of one rank."""
 
-    rank_timeout: float = neutral_option(300.0, SECONDS)
-    """Seconds that a rank waits for the others before the run ends with an error that names the missing ranks. Writing
-    a checkpoint and replacing a worker must take less time."""
     preempt_fraction: float | None = option(None, PROPER_FRACTION, one_agent=True)
     """End the remaining rollouts early once this fraction of the ranks, or of a rank's workers, have finished theirs
     (DD-PPO: 0.6), but not before a quarter of --rollout-steps. This depends on timing, so the run is not reproducible
@@ -87,12 +84,10 @@ class EvaluationOptions:
     """Evaluations during training, and what is decided from metrics."""
 
     eval_every: int | None = neutral_option(None, AT_LEAST_1, common=True, read_by_schedule=True)
-    """Iterations between evaluations: all workers play whole episodes with the current weights, and eval.csv gets a
-    row. The weights at the end are evaluated, too. None: no evaluations."""
+    """Iterations between evaluations: all workers play whole episodes with the most likely actions of the current
+    weights, and eval.csv gets a row. The weights at the end are evaluated, too. None: no evaluations."""
     eval_episodes: int = neutral_option(10, AT_LEAST_1, read_by_schedule=True)
     """Episodes per evaluation, over all ranks. They have the same seeds in every evaluation."""
-    eval_sample: bool = option(False, resumable=True, read_by_schedule=True)
-    """Sample the actions of evaluations from the policy. Otherwise it takes its most likely actions."""
     eval_env_kwargs: KeywordArguments = option({}, resumable=True, read_by_schedule=True)
     """Arguments of the environment's constructor in evaluations. They are added to --env-kwargs, or replace them."""
     eval_opponent: str = option("random", resumable=True, read_by_schedule=True)
@@ -103,7 +98,7 @@ class EvaluationOptions:
     best_by: str = neutral_option("return", common=True)
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
     (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
-    such as eval/return or info/is_success, except state_drift, weights_hash, and what depends on the clock. Metrics of
+    such as eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of
     training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
     evaluations after each one."""
     stop_when: tuple[str, ...] = neutral_option((), common=True)
@@ -113,7 +108,7 @@ class EvaluationOptions:
     def check_evaluation(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         store_as_json(self, "eval_env_kwargs")
-        for name in ("eval_sample", "eval_env_kwargs", "eval_videos"):
+        for name in ("eval_env_kwargs", "eval_videos"):
             require(
                 self.eval_every is not None or not getattr(self, name),
                 f"{flag(name)} concerns evaluations during training; add --eval-every, or leave it out",

@@ -28,6 +28,7 @@ from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
 from shmppo.config.option import check_bounds, fields_with
 from shmppo.config.options import MINARI, NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
+from shmppo.config.removed import without_removed
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
 from shmppo.errors import ConfigError, printable
 from shmppo.utils.files import read_object, refuse_links, user_path
@@ -40,6 +41,7 @@ DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memor
 SHARD_STEPS = 256  # larger minibatches have one gradient shard per so many steps
 SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work, see `shards`
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
+OPPONENTS = 4  # at a time, in self-play
 MIN_PREEMPTED = 0.25  # with --preempt-fraction, no rollout is shorter than this fraction of --rollout-steps
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
 
@@ -102,9 +104,8 @@ class TrainConfig(
 
     @cached_property
     def learning_horizon(self) -> float:
-        """Environment steps after which the learning rate or the clip range is 0; inf if both stay positive."""
-        clip_falls = self.anneal_clip and (self.objective == "clip" or self.value_clip)
-        return self.anneal_horizon if self.lr_schedule == "linear" or clip_falls else math.inf
+        """Environment steps after which the learning rate is 0; inf if it stays positive."""
+        return self.anneal_horizon if self.lr_schedule == "linear" else math.inf
 
     @property
     def computed_by(self) -> str:
@@ -119,7 +120,7 @@ class TrainConfig(
     @cached_property
     def slots(self) -> int:
         """F, number of opponents with weights of their own at a time. 0 without self-play."""
-        return 0 if self.self_play is None else self.opponent_slots
+        return 0 if self.self_play is None else OPPONENTS
 
     @cached_property
     def sequence_steps(self) -> int:
@@ -215,29 +216,19 @@ class TrainConfig(
         return max(1, math.ceil(MIN_PREEMPTED * self.rollout_steps))
 
     @cached_property
-    def min_env_sequences(self) -> int:
-        """Minimum number of sequences per environment in a rollout. Each reset can add one.
+    def min_sequences(self) -> int:
+        """Minimum number of sequences in a rollout of all N environments. Each reset can add one.
 
         In self-play, the agents are expected to act equally often.
         """
         steps = self.min_steps if self.self_play is None else max(1, self.min_steps // self.env_rows)
-        return -(-steps // self.sequence_steps)
-
-    @cached_property
-    def min_sequences(self) -> int:
-        """Minimum number of sequences in a rollout of all N environments."""
-        return self.num_envs * self.min_env_sequences
+        return self.num_envs * -(-steps // self.sequence_steps)
 
     @cached_property
     def inference_rows(self) -> int:
         """B, rows of an inference batch. It does not depend on the number of workers."""
         quarter = -(-self.rows // (4 * BATCH_ROWS)) * BATCH_ROWS  # so that four workers need one batch each
         return min(quarter, MAX_BATCH_ROWS)
-
-    @cached_property
-    def block(self) -> int:
-        """Environments per shuffling block."""
-        return self.env_block or self.num_envs
 
     @cached_property
     def num_workers(self) -> int:
@@ -368,7 +359,6 @@ def _check(config: TrainConfig) -> None:
     config.check_task()
     config.check_agents()
     config.check_network()
-    config.check_update()
     config.check_objective()
     config.check_processes()
     config.check_evaluation()
@@ -379,14 +369,6 @@ def _check(config: TrainConfig) -> None:
 
 
 def _check_combinations(c: TrainConfig) -> None:
-    require(
-        c.recurrent or not (c.burn_in or c.refresh_states),
-        "--burn-in and --refresh-states need recurrent states, but --core is none; leave them out",
-    )
-    require(
-        c.preempt_fraction is None or not c.refresh_states,
-        "--preempt-fraction ends rollouts early, but --refresh-states needs complete rollouts; leave out one of them",
-    )
     require(
         not c.critic_warmup_steps or (c.separate_critic == "all" and not c.weight_decay and c.auxiliary is None),
         "--critic-warmup-steps needs --separate-critic all and neither --weight-decay nor --auxiliary, because "
@@ -401,8 +383,8 @@ def _check_workers(c: TrainConfig) -> None:
         "each worker needs an environment: lower --workers or raise --num-envs",
     )
     require(
-        not c.portable or (c.device == "cpu" and c.env_backend != "envpool"),
-        "--portable needs --device cpu and no --env-backend envpool, which differ between processors; leave it out",
+        not c.portable or c.device == "cpu",
+        f"--portable needs --device cpu, but it is {c.device}; leave out --portable",
     )
     if c.learning == "sharded":
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")
@@ -414,15 +396,10 @@ def _check_workers(c: TrainConfig) -> None:
 
 def _check_minibatches(c: TrainConfig) -> None:
     require(
-        c.num_envs % c.block == 0,
-        f"--num-envs {c.num_envs} is not a multiple of --env-block {c.block}; choose a block that divides it",
-    )
-    block_sequences = c.block * c.min_env_sequences
-    require(
-        c.minibatches <= block_sequences,
-        f"--minibatches is {c.minibatches} but {c.block} environments × {c.min_steps} steps may give only "
-        f"{block_sequences} sequences of up to {c.sequence_steps} steps; lower --minibatches, or raise "
-        f"{'--num-envs' if c.env_block is None else '--env-block'} or --rollout-steps",
+        c.minibatches <= c.min_sequences,
+        f"--minibatches is {c.minibatches} but {c.num_envs} environments × {c.min_steps} steps may give only "
+        f"{c.min_sequences} sequences of up to {c.sequence_steps} steps; lower --minibatches, or raise --num-envs or "
+        "--rollout-steps",
     )
     require(
         c.minibatches * c.shards <= c.min_sequences,
@@ -440,6 +417,15 @@ def _check_agents(c: TrainConfig) -> None:
     )
 
 
+def stored_config(fields: Mapping[str, Any]) -> TrainConfig:
+    """Make a configuration from the fields in a file of a run, also of an earlier version.
+
+    Raises:
+        ConfigError: if a field is invalid, or is not supported any longer.
+    """
+    return TrainConfig(**without_removed(fields))
+
+
 def load_config(run_dir: Path) -> TrainConfig:
     """Load the configuration from the config.json of a run directory.
 
@@ -452,7 +438,7 @@ def load_config(run_dir: Path) -> TrainConfig:
         raise ConfigError(f"{path} does not exist; name the directory of a run, which contains config.json")
     content = read_object(path, "restore it or start a new run")
     try:
-        return TrainConfig(**content["config"])
+        return stored_config(content["config"])
     except (ConfigError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -65,7 +65,6 @@ class AgentsVectorEnv(VectorEnv):
             handle.env = views[i // self._size]
         self.active, self.opponent_active, self._opponents = np.zeros((3, high - low), bool)
         self.finished: list[EpisodeEnd] = []
-        self._seeded = [task.seeding != "never"] * len(views)  # whether the next reset receives a seed
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -155,8 +154,7 @@ class AgentsVectorEnv(VectorEnv):
             self._begin_episode(i, episode)
         stream = self._config.first_env + self.handles[rows.start].index // self._size
         self._opponents[rows.start : rows.stop] = self._seats(e, stream, episode)
-        seed = episode_seed(self._config.seed, stream, episode) if self._seeded[e] else None
-        self._seeded[e] = self._seeding == "episode"
+        seed = episode_seed(self._config.seed, stream, episode) if self._seeding != "never" else None
         arguments = {"seed": seed, "options": copy.deepcopy(options)}
         try:
             self._envs[e].reset(**{name: value for name, value in arguments.items() if value is not None})

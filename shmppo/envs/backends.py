@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.demonstrations import PlaybackVectorEnv
-from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import VectorEnv
 
 
-def make_vector_env(config: TrainConfig, task: Task, low: int, high: int, episodes: Sequence[int] = ()) -> VectorEnv:
+def make_vector_env(config: TrainConfig, task: Task, low: int, high: int) -> VectorEnv:
     """Create the rows low … high − 1 with the backend of the task, or play back demonstrations instead.
-
-    Args:
-        episodes: see `EnvPoolVectorEnv`, which alone needs them.
 
     Raises:
         EnvError: if an environment cannot be created.
     """
     if config.demonstrations is not None:
         return PlaybackVectorEnv(config, task, low, high)
-    if task.backend == "envpool":
-        return EnvPoolVectorEnv(config, task, low, high, episodes)
     if task.backend == "vector":
         return UserVectorEnv(config, task, low, high)
     if task.agents:

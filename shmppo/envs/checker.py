@@ -21,7 +21,6 @@ from shmppo.utils.user_code import FAILURES, as_config_error, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
 
-Seeding = Literal["episode", "once", "never"]
 """Which resets receive a seed: all of them, the first one of each environment, or none."""
 
 TOLERANCE = 1e-5  # relative, at the bounds of a Box: a value rounded to float32 may lie slightly outside
@@ -34,34 +33,30 @@ _ADVICE = " in a check before the run; correct the method"
 
 
 def check_contract(
-    env: gymnasium.Env,
-    where: str,
-    seeding: Literal["episode", "once"],
-    choose_action: Callable[[Any], Any],
-) -> tuple[Seeding, bool]:
+    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any]
+) -> tuple[Literal["episode", "never"], bool]:
     """Reset and step an environment, reset it again with the same seed, and check what it returns.
 
     Args:
         env: the environment.
         where: name of the environment for error messages.
-        seeding: the seeding that the configuration asks for.
         choose_action: maps an observation to an action.
 
     Returns:
-        The seeding that the configuration asks for, or "never" if the environment does not accept seeds; and whether
-        two resets with the same seed gave the same observation, as far as each episode is seeded.
+        "episode" if each reset can receive a seed, or "never" if the environment does not accept seeds; and whether two
+        resets with the same seed gave the same observation. True if no reset receives a seed.
 
     Raises:
         ConfigError: if a rule is broken. The message names the rule.
     """
-    accepted: Seeding = seeding
+    seeding: Literal["episode", "never"] = "episode"
     parts = spaces_of(env)
     seed_spaces(parts, 0)
     try:
         returned: Any = env.reset(seed=0)
     except FAILURES as error:
         reraise_ctrl_c(error)
-        accepted = "never"
+        seeding = "never"
         log.warning("%s: reset(seed=0) raised %r, so resets receive no seed", where, error)
         with as_config_error(f"{where}: reset()", _ADVICE):
             returned = env.reset()
@@ -82,12 +77,12 @@ def check_contract(
         is_bool = isinstance(flag, (bool, np.bool_))
         require(is_bool, f"{where}: step returned {name} = {shown(flag)}; it must be a bool")
     require(isinstance(info, dict), f"{where}: step returned the info {shown(info)}; {STEP_RULE}")
-    if accepted != "episode":  # an episode may depend on earlier ones
-        return accepted, True
+    if seeding == "never":
+        return seeding, True
     seed_spaces(parts, 0)
     with as_config_error(f"{where}: reset(seed=0)", _ADVICE):
         again, _ = env.reset(seed=0)
-    return accepted, data_equivalence(first, again, exact=True)
+    return seeding, data_equivalence(first, again, exact=True)
 
 
 def check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:

@@ -13,7 +13,6 @@ from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsEnv, AgentsView, has_agents
 from shmppo.envs.creation_errors import imported_factory
-from shmppo.envs.envpool import SingleEnvPoolEnv
 from shmppo.envs.single_vector_env import SingleVectorEnv
 from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper
 from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
@@ -32,8 +31,6 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         ConfigError: if a wrapper does not exist, or if `--env` does not name an environment.
         BaseException: whatever the environment's own code raises.
     """
-    if config.env_backend == "envpool":
-        return SingleEnvPoolEnv(config, render_mode)
     if config.env_backend == "vector":
         return SingleVectorEnv(config, render_mode)
     with suppress(Exception):  # a broken MuJoCo concerns only its own tasks, whose creation raises below

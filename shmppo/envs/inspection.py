@@ -11,7 +11,7 @@ import numpy as np
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents import AgentsView
-from shmppo.envs.checker import Seeding, check_contract
+from shmppo.envs.checker import check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.mujoco_tasks import reason_for_gymnasium
@@ -61,8 +61,7 @@ def inspect_task(config: TrainConfig) -> Task:
                 return allowed_action(env.action_space, seen[MASK_KEY], np.argmax)
             return random_action(env.action_space)
 
-        wanted = "once" if config.env_backend == "envpool" else config.episode_seeding
-        seeding, resets_equal = check_contract(env, where, wanted, choose_action)
+        seeding, resets_equal = check_contract(env, where, choose_action)
         backend = _backend(config, env)
         if backend == "mujoco" and seeding == "episode":
             from shmppo.envs.mujoco_vector_env import simulation_snapshot  # a broken MuJoCo must not end other tasks
@@ -70,7 +69,7 @@ def inspect_task(config: TrainConfig) -> Task:
             snapshot: SnapshotSpec | None = simulation_snapshot(env)
         else:  # without a seed per episode, a snapshot would also need the random generator, which nothing can check
             snapshot = snapshot_spec(env, choose_action) if seeding == "episode" else None
-        reason = _inexact_reason(backend, seeding, resets_equal)
+        reason = _inexact_reason(seeding, resets_equal)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
         agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()
         task = Task(observation, distribution, seeding, snapshot, backend, reason, spaces, agents)
@@ -116,9 +115,9 @@ def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:
     )
 
 
-def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "mujoco", "envpool", "vector"]:
+def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "mujoco", "vector"]:
     """Choose the backend. Raises ConfigError if `--env-backend mujoco` cannot step the environment."""
-    if config.env_backend in ("gymnasium", "envpool", "vector"):
+    if config.env_backend in ("gymnasium", "vector"):
         return config.env_backend
     reason = reason_for_gymnasium(config, env)
     if reason is None:
@@ -129,10 +128,8 @@ def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "m
     return "gymnasium"
 
 
-def _inexact_reason(backend: str, seeding: Seeding, resets_equal: bool) -> str | None:
+def _inexact_reason(seeding: str, resets_equal: bool) -> str | None:
     """Return why runs with such environments are not reproducible, or None."""
-    if backend == "envpool":
-        return "--env-backend envpool cannot replay an episode"
     if seeding == "never":
         return "the environment raises on reset(seed=…), so its episodes begin at random"
     return None if resets_equal else "two resets with the same seed give different observations"

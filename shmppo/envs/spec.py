@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shmppo.envs.checker import Seeding
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.spaces.observations import ObservationSpec
 
@@ -21,11 +20,12 @@ class Task:
     observation: ObservationSpec
     distribution: Distribution
     """Action distribution for the action space."""
-    seeding: Seeding = "episode"
-    """Which resets receive a seed."""
+    seeding: Literal["episode", "once", "never"] = "episode"
+    """Which resets receive a seed. once: the first one of each environment, as in vector environments that reset
+    themselves."""
     snapshot: SnapshotSpec | None = None
     """Format of the environment's snapshots. None: no usable snapshots, so episodes are replayed."""
-    backend: Literal["gymnasium", "mujoco", "envpool", "vector"] = "gymnasium"
+    backend: Literal["gymnasium", "mujoco", "vector"] = "gymnasium"
     """The implementation of `VectorEnv` that steps the environments: --env-backend without "auto"."""
     inexact_reason: str | None = None
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""

@@ -59,7 +59,6 @@ class GymnasiumHandle(RenderedHandle):
             self.env = make_environment(self._config, self._render_mode)
         self.step = self.env.step
         self._spaces = spaces_of(self.env)
-        self._seeded = self._task.seeding != "never"  # whether the next reset receives a seed
 
     def reset(self, episode: int, options: Options | None) -> Any:
         """Start the episode with this number and return its first observation.
@@ -73,8 +72,7 @@ class GymnasiumHandle(RenderedHandle):
         """
         self.episode = episode
         stream = self._config.first_env + self.index  # unique over all ranks
-        seed = episode_seed(self._config.seed, stream, episode) if self._seeded else None
-        self._seeded = self._task.seeding == "episode"
+        seed = episode_seed(self._config.seed, stream, episode) if self._task.seeding != "never" else None
         if seed is not None:
             seed_spaces(self._spaces, seed)
         given = {"seed": seed, "options": copy.deepcopy(options)}  # the environment may change the options

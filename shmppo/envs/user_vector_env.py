@@ -128,6 +128,7 @@ class UserVectorEnv(BatchVectorEnv):
             self._envs = open_vector_env(config, high - low)
         self.mode = autoreset_mode(self._envs)
         self._all = range(high - low)
+        self._infos: Any = {}  # of the current step; never changed in place
         # Whether the next step only resets the environment, and whether the last one has ended its episode.
         self._waiting, self._ended = np.zeros((2, high - low), bool)
 
@@ -135,6 +136,12 @@ class UserVectorEnv(BatchVectorEnv):
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space of one environment."""
         return cast(gymnasium.Space[Any], self._envs.single_action_space)
+
+    def reset_all(self, episode: int) -> None:
+        self._reset(self._all, [episode] * len(self._all))
+
+    def reset_env(self, i: int, episode: int) -> None:
+        self._reset([i], [episode])
 
     def step(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
@@ -144,9 +151,13 @@ class UserVectorEnv(BatchVectorEnv):
         return ended + self._finish_resets(resets, truncated) if resets else ended
 
     def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
-        """Repeat all episodes together, so that they end at the same step. See `VectorEnv.restore`."""
+        """Repeat all episodes together, so that they end at the same step. See `VectorEnv.restore`.
+
+        If their resets have no seed of their own, begin the next episodes instead.
+        """
         if self._seeding != "episode":
-            return super().restore(episodes, progress)
+            self._reset(self._all, [episode.number + 1 for episode in episodes])
+            return [False] * len(episodes)
         ended = self._repeat(episodes, progress)
         other = {i for i, one in enumerate(episodes) if one.actions is None or self.hashes[i] != one.expected_hash}
         if lost := sorted(ended | other):
@@ -222,7 +233,7 @@ class UserVectorEnv(BatchVectorEnv):
         return final
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
-        numbers = super()._read_info(key, self._all)
+        numbers = numbers_of(self._infos, key, len(self._all))
         numbers[self._waiting] = np.nan  # these environments were only reset
         if self.mode == "SAME_STEP" and "final_info" in self._infos:
             numbers[self._ended] = numbers_of(self._infos["final_info"], key, len(numbers))[self._ended]
@@ -299,9 +310,8 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
                 raise
     if not resets_itself:
         raise ConfigError(
-            f"{where} has the autoreset mode DISABLED, so every episode is seeded: --episode-seeding must be episode, "
-            'and reset must accept a list of seeds and options["reset_mask"], and reset only what this mask selects'
-            f"{dependent}"
+            f"{where} has the autoreset mode DISABLED, so every episode is seeded: reset must accept a list of seeds "
+            f'and options["reset_mask"], and reset only what this mask selects{dependent}'
         )
     difference = _first_difference(config, once, action_space)
     if once.seeding == "never":

@@ -96,43 +96,26 @@ static float sum_units(const float *a, const float *b, int64_t count) {
     return part[0];
 }
 
-/* y = activation(x̂·weight + bias) with x̂ = (x − mean)/√(variance + 1e-5) over the units of a row (Ba et al. 2016). Without
- * a weight, y = x̂. */
+/* y = (x − mean)/√(variance + 1e-5) over the units of a row (Ba et al. 2016, without the gain and bias). */
 static void norm_forward(const Layer *l, const Batch *batch) {
     int64_t width = l->outputs;
     for (int64_t r = 0; r < batch->rows; r++) {
         const float *x = l->x.at + r * l->x.stride;
-        float *hat = l->memory + r * (width + 1), *y = l->y.at + r * l->y.stride;
+        float *hat = l->memory + r * (width + 1); /* y, and 1/√ */
         float mean = sum_units(x, NULL, width) / (float)width;
         for (int64_t i = 0; i < width; i++) hat[i] = x[i] - mean;
         float inverse = 1.0f / sqrtf(sum_units(hat, hat, width) / (float)width + 1e-5f);
         hat[width] = inverse;
-        for (int64_t i = 0; i < width; i++) {
-            hat[i] *= inverse;
-            y[i] = l->weight ? fmaf(hat[i], l->weight[i], l->bias[i]) : hat[i];
-        }
+        for (int64_t i = 0; i < width; i++) hat[i] *= inverse;
+        memcpy(l->y.at + r * l->y.stride, hat, 4 * (size_t)width);
     }
-    activate_rows(l, batch->rows);
 }
 
 static void norm_backward(const Layer *l, const Batch *batch) {
     int64_t width = l->outputs;
-    activate_rows_backward(l, batch->rows);
-    for (int64_t s = 0; l->weight && s < batch->shards; s++) {
-        const int64_t *chosen = batch->order + batch->bounds[s], rows = batch->bounds[s + 1] - batch->bounds[s];
-        int64_t offset = (batch->first_shard + s) * batch->gradient_stride;
-        float *by_weight = l->by_weight + offset;
-        sum_rows(l->by_y, chosen, rows, width, l->by_bias + offset);
-        memset(by_weight, 0, 4 * (size_t)width);
-        for (int64_t r = 0; r < rows; r++) {
-            const float *hat = l->memory + chosen[r] * (width + 1), *by_y = l->by_y.at + chosen[r] * l->by_y.stride;
-            for (int64_t i = 0; i < width; i++) by_weight[i] = fmaf(by_y[i], hat[i], by_weight[i]);
-        }
-    }
     for (int64_t r = 0; r < batch->rows; r++) {
-        const float *hat = l->memory + r * (width + 1);
-        float *by_y = l->by_y.at + r * l->by_y.stride, *by_x = l->by_x.at + r * l->by_x.stride;
-        for (int64_t i = 0; l->weight && i < width; i++) by_y[i] *= l->weight[i];
+        const float *hat = l->memory + r * (width + 1), *by_y = l->by_y.at + r * l->by_y.stride;
+        float *by_x = l->by_x.at + r * l->by_x.stride;
         float mean = sum_units(by_y, NULL, width) / (float)width;
         float slope = sum_units(by_y, hat, width) / (float)width;
         for (int64_t i = 0; i < width; i++) {

@@ -6,7 +6,6 @@ shards, adds them, and steps the optimizer.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import Task
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
-from shmppo.lockstep.pool import ComputeGradients, Pool, ReduceGradients, RefreshStates, StepOptimizer
+from shmppo.lockstep.pool import ComputeGradients, Pool, ReduceGradients, StepOptimizer
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
@@ -46,7 +45,6 @@ class UpdateStatistics:
     gradient_norm: float
     first_log_ratio: float
     optimizer_steps: float
-    state_drift: float
     learning_rate: float
 
     def columns(self) -> dict[str, float]:
@@ -125,12 +123,8 @@ class Learner:
         steps: list[dict[str, float]] = []
         norms: list[float] = []
         kls: list[float] = []
-        drifts: list[float] = []
         first_log_ratio = 0.0
         for epoch, minibatch in np.ndindex(config.epochs, config.minibatches):
-            if config.refresh_states and epoch and not minibatch:
-                pool.execute(RefreshStates())
-                drifts.append(self._state_drift())
             pool.execute(ComputeGradients(epoch, minibatch))
             pool.execute(ReduceGradients())
             timer.switch("reduce")
@@ -160,7 +154,6 @@ class Learner:
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
             first_log_ratio=first_log_ratio,
             optimizer_steps=float(len(steps)),
-            state_drift=sum(drifts) / max(len(drifts), 1),
             learning_rate=float(self._buffers.optimizer.learning_rate[0]),
         )
 
@@ -209,11 +202,6 @@ class Learner:
         self._buffers.optimizer.gradient_factor[0] = limit / norm if norm > limit else 1.0
         self._buffers.optimizer.steps[0] += 1
         return norm
-
-    def _state_drift(self) -> float:
-        """Return the RMS of the change of the stored states when they were recomputed (--refresh-states)."""
-        squares, count = self._buffers.rollout.state_drift.sum(axis=0)
-        return math.sqrt(squares / max(count, 1.0))
 
     def _limit_log_std(self) -> None:
         """Let no deviation of the actions be below --log-std-min after an optimizer step."""

@@ -31,10 +31,6 @@ class StepOptimizer(NamedTuple):
     """Step the optimizer, for the parameters of this process. It cannot be repeated."""
 
 
-class RefreshStates(NamedTuple):
-    """Recompute the stored recurrent states of the environments of this process with the current weights."""
-
-
 class Evaluate(NamedTuple):
     """Play the episodes of this process in an evaluation with the current weights."""
 
@@ -42,7 +38,7 @@ class Evaluate(NamedTuple):
     """Number of finished iterations."""
 
 
-Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | RefreshStates | Evaluate
+Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | Evaluate
 UPDATE_COMMANDS = (ComputeGradients, ReduceGradients, StepOptimizer)
 """Commands of a minibatch. They follow each other within a millisecond."""
 

@@ -18,7 +18,6 @@ from shmppo.lockstep.pool import (
     ComputeGradients,
     Evaluate,
     ReduceGradients,
-    RefreshStates,
     StepOptimizer,
 )
 from shmppo.models.actor_critic import ActorCritic
@@ -34,7 +33,6 @@ from shmppo.utils.torch_utils import set_numeric_modes
 
 WORK: dict[type[Command], tuple[str, str]] = {
     Collect: ("inference", "columns"),
-    RefreshStates: ("inference", "columns"),
     Evaluate: ("evaluation", "episodes"),
     ComputeGradients: ("gradient", "shards"),
     ReduceGradients: ("reduce", "sums"),
@@ -186,8 +184,6 @@ class Share:
                 self._optimizer.add_gradients()
             case StepOptimizer():
                 self._optimizer.step()
-            case RefreshStates():
-                self._collector.refresh_states()
             case Collect(iteration):
                 self._collector.collect(iteration, self.timer)
                 set_numeric_modes()  # for the learner without workers

@@ -25,7 +25,6 @@ GLOSSARY: dict[str, str] = {
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
     "optimizer_steps": "optimizer steps of the update; fewer than epochs × minibatches after a target-KL stop",
     "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
-    "state_drift": "root mean square change of stored recurrent states by a refresh, mean over the refreshes",
     "learning_rate": "learning rate of this iteration",
     **meanings(COEFFICIENTS),
     "sync_seconds": "seconds spent on sending commands to workers and receiving acknowledgements",
@@ -70,7 +69,7 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "losses": (*_terms("losses"), "explained_variance", "gradient_norm"),
     "policy": (
-        *_terms("policy"), "approx_kl_last_epoch", "first_log_ratio", "optimizer_steps", "state_drift", "learning_rate",
+        *_terms("policy"), "approx_kl_last_epoch", "first_log_ratio", "optimizer_steps", "learning_rate",
         *COEFFICIENT_METRICS,
     ),
     "time": (
@@ -86,11 +85,9 @@ TIMED_COLUMNS = TRACKER_GROUPS["time"]
 DECISIVE = tuple(
     name
     for name in dict.fromkeys([*GLOSSARY, *AGENT_GLOSSARY, *EVALUATION_GLOSSARY])
-    if name not in (*TIMED_COLUMNS, "eval/seconds", "state_drift", WEIGHTS_HASH)
+    if name not in (*TIMED_COLUMNS, "eval/seconds", WEIGHTS_HASH)
 )
-"""Metrics that are the same in two runs of one configuration, also after crashes and resumes.
-
-After the replacement of a worker, state_drift is too small."""
+"""Metrics that are the same in two runs of one configuration, also after crashes and resumes."""
 
 _TRACKER_NAMES = {name: f"{group}/{name}" for group, names in TRACKER_GROUPS.items() for name in names}
 

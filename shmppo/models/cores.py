@@ -41,7 +41,7 @@ CORES: dict[str, CoreType] = {
     ),
     "lru": CoreType(lambda inputs, c: Lru(inputs, c.hidden_size, c.num_layers, c.seq_len), 2),
     "gtrxl": CoreType(
-        lambda inputs, c: gtrxl.Gtrxl(inputs, c.hidden_size, c.num_layers, c.attention_heads, c.attention_window),
+        lambda inputs, c: gtrxl.Gtrxl(inputs, c.hidden_size, c.num_layers, c.attention_window),
         1,
         lambda c: gtrxl.memory_size(c.hidden_size, c.attention_window),
     ),

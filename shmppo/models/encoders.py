@@ -84,7 +84,7 @@ def orthogonal(layer: _Layer, gain: float) -> _Layer:
 
 
 class Mlp(nn.Module):
-    """Linear layers, each followed by the activation. With `layer_norm`, a LayerNorm comes before each activation.
+    """Linear layers, each followed by the activation.
 
     Attributes:
         activation: see --activation.
@@ -94,18 +94,17 @@ class Mlp(nn.Module):
     def __init__(self, inputs: int, config: TrainConfig) -> None:
         """Create the layers of --encoder-sizes. inputs: length of the input."""
         super().__init__()
-        widths, layer_norm = [inputs, *config.encoder_sizes], config.layer_norm
+        widths = [inputs, *config.encoder_sizes]
         self.activation = config.activation
         self.linears = nn.ModuleList(orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in itertools.pairwise(widths))
-        self.norms = nn.ModuleList(nn.LayerNorm(width) if layer_norm else nn.Identity() for width in widths[1:])
         self.features = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, …] to [B, features]."""
         activate = torch.tanh if self.activation == "tanh" else torch.relu
         x = x.flatten(1)
-        for linear, norm in zip(self.linears, self.norms, strict=True):
-            x = activate(norm(linear(x)))
+        for linear in self.linears:
+            x = activate(linear(x))
         return x
 
 
@@ -120,7 +119,7 @@ class ConvolutionCnn(nn.Module):
     features: int
     layers: ClassVar[tuple[tuple[int, int, int], ...]]
 
-    def __init__(self, image: tuple[int, int, int], layer_norm: bool) -> None:
+    def __init__(self, image: tuple[int, int, int]) -> None:
         super().__init__()
         channels, *sides = image
         self.convolutions = nn.ModuleList()
@@ -129,14 +128,13 @@ class ConvolutionCnn(nn.Module):
             sides = [(side - kernel) // stride + 1 for side in sides]
             channels = wider
         self.linear = orthogonal(nn.Linear(channels * sides[0] * sides[1], self.features), math.sqrt(2))
-        self.norm = nn.LayerNorm(self.features) if layer_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, channels, height, width] to [B, features]."""
         x = x.contiguous(memory_format=torch.channels_last)  # faster on a CPU if there are several channels
         for convolution in self.convolutions:
             x = functional.relu(convolution(x))
-        return functional.relu(self.norm(self.linear(x.flatten(1))))
+        return functional.relu(self.linear(x.flatten(1)))
 
 
 class NatureCnn(ConvolutionCnn):
@@ -174,7 +172,7 @@ class ImpalaCnn(nn.Module):
 
     features = 256
 
-    def __init__(self, image: tuple[int, int, int], layer_norm: bool) -> None:
+    def __init__(self, image: tuple[int, int, int]) -> None:
         super().__init__()
         channels, *sides = image
         stages: list[nn.Module] = []
@@ -185,14 +183,13 @@ class ImpalaCnn(nn.Module):
             channels = wider
         self.stages = nn.Sequential(*stages)
         self.linear = orthogonal(nn.Linear(channels * sides[0] * sides[1], self.features), math.sqrt(2))
-        self.norm = nn.LayerNorm(self.features) if layer_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, channels, height, width] to [B, features]."""
         x = self.stages[0](x.contiguous(memory_format=torch.channels_last))
         x = x.contiguous(memory_format=torch.channels_last)  # again: the first call does nothing to one channel
         x = functional.relu(self.stages[1:](x)).flatten(1)
-        return functional.relu(self.norm(self.linear(x)))
+        return functional.relu(self.linear(x))
 
 
 class Encoder(nn.Module):
@@ -211,7 +208,7 @@ class Encoder(nn.Module):
         self.leaves = tuple(leaves[i] for i in indices)
         first, inputs = self.leaves[0], sum(leaf.input_size for leaf in self.leaves)
         kind = network_kind(config, first)
-        self.network = Mlp(inputs, config) if kind == "mlp" else _CNNS[kind](first.image_size, config.layer_norm)
+        self.network = Mlp(inputs, config) if kind == "mlp" else _CNNS[kind](first.image_size)
         self.features = self.network.features
 
     def forward(self, obs: Sequence[Tensor]) -> Tensor:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shmppo.config.options import ATTENTION_HEADS
+
 
 def memory_size(hidden: int, window: int) -> int:
     """Return the size of the state of one layer: K inputs of H numbers, and their count."""
@@ -34,13 +36,13 @@ class Attention(nn.Module):
     projects one step instead of the whole memory.
     """
 
-    def __init__(self, hidden: int, heads: int, window: int) -> None:
+    def __init__(self, hidden: int, window: int) -> None:
         super().__init__()
-        self.heads, self.size, self.window = heads, hidden // heads, window
+        self.size, self.window = hidden // ATTENTION_HEADS, window
         self.query = nn.Linear(hidden, hidden)
-        self.keys = nn.ModuleList(nn.Linear(self.size, hidden, bias=False) for _ in range(heads))
-        self.distances = nn.ModuleList(nn.Linear(self.size, window + 1) for _ in range(heads))
-        self.values = nn.ModuleList(nn.Linear(hidden, self.size, bias=False) for _ in range(heads))
+        self.keys = nn.ModuleList(nn.Linear(self.size, hidden, bias=False) for _ in range(ATTENTION_HEADS))
+        self.distances = nn.ModuleList(nn.Linear(self.size, window + 1) for _ in range(ATTENTION_HEADS))
+        self.values = nn.ModuleList(nn.Linear(hidden, self.size, bias=False) for _ in range(ATTENTION_HEADS))
 
     def forward(self, n: Tensor, memory: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Attend to the last steps.
@@ -54,7 +56,7 @@ class Attention(nn.Module):
             (result [J, L, H], memory after the last step [J, K, H]).
         """
         sequences, steps, hidden = n.shape
-        heads, window = self.heads, self.window
+        heads, window = ATTENTION_HEADS, self.window
         seen = torch.cat([memory, n], 1)  # [J, K + L, H]
         query = self.query(n).view(sequences * steps, heads, self.size).transpose(0, 1)  # [A, J·L, D]
         by_key = torch.bmm(query * self.size**-0.5, _stacked(self.keys).transpose(1, 2))  # [A, J·L, H]
@@ -92,9 +94,9 @@ class GtrxlLayer(nn.Module):
     normalizations have no scale and bias, because the linear maps that follow contain them.
     """
 
-    def __init__(self, hidden: int, heads: int, window: int) -> None:
+    def __init__(self, hidden: int, window: int) -> None:
         super().__init__()
-        self.attention = Attention(hidden, heads, window)
+        self.attention = Attention(hidden, window)
         self.after_attention = nn.Linear(hidden, hidden)
         self.gate = nn.GRUCell(hidden, hidden)
         self.linears = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
@@ -114,11 +116,11 @@ class GtrxlLayer(nn.Module):
 class Gtrxl(nn.Module):
     """The whole core: a linear layer, then the `GtrxlLayer`s. It has the interface of torch.nn.GRU."""
 
-    def __init__(self, inputs: int, hidden: int, layers: int, heads: int, window: int) -> None:
+    def __init__(self, inputs: int, hidden: int, layers: int, window: int) -> None:
         """Create the layers. inputs: width of the input. The other arguments are those of `GtrxlLayer`."""
         super().__init__()
         self.into = nn.Linear(inputs, hidden)
-        self.layers = nn.ModuleList(GtrxlLayer(hidden, heads, window) for _ in range(layers))
+        self.layers = nn.ModuleList(GtrxlLayer(hidden, window) for _ in range(layers))
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map x [L, J, inputs] and the state to features [L, J, H] and the state after the last step.

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
+from shmppo.config.options import ATTENTION_HEADS
 from shmppo.kernels import Layer, Rows, constants, rows
 from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
@@ -165,14 +166,8 @@ class LayerBuilder:
             self.kept += statistics[i] or ()
             names = dict(zip(("weight", "bias"), statistics[i] or (), strict=False))
             self._add("input", obs[i], part, **{name: array.ctypes.data for name, array in names.items()})
-        for linear, norm in zip(linears(network.linears), network.norms, strict=True):
-            if isinstance(norm, nn.LayerNorm):
-                hidden = self.linear(x, linear)
-                x = self._new(linear.out_features)
-                weights = self._parameters(norm.weight, norm.bias)
-                self._add("layer_norm", hidden, x, activation=constants()[network.activation], **weights)
-            else:
-                x = self.linear(x, linear, network.activation)
+        for linear in linears(network.linears):
+            x = self.linear(x, linear, network.activation)
         return x
 
     def core(self, trunk: Trunk, x: np.ndarray, begin: int, writes_state: bool) -> np.ndarray:
@@ -223,7 +218,7 @@ class LayerBuilder:
 
     def _gtrxl_layer(self, layer: GtrxlLayer, x: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
         attention, hidden = layer.attention, x.shape[1]
-        heads, size = attention.heads, attention.size
+        heads, size = ATTENTION_HEADS, attention.size
         n = self._normalized(x)
         queries = self._parts(self.linear(n, attention.query), [size] * heads)
         scores, mean, values = (self._new(heads * width) for width in (hidden + attention.window + 1, hidden, size))
@@ -242,7 +237,7 @@ class LayerBuilder:
         return self._gate(x, y, layer.second_gate)
 
     def _normalized(self, x: np.ndarray) -> np.ndarray:
-        """Append a layer normalization without parameters."""
+        """Append a layer normalization."""
         y = self._new(x.shape[1])
         self._add("layer_norm", x, y)
         return y

@@ -208,7 +208,7 @@ class AuxiliaryLoss(UserModule):
     ("obs", or "obs/camera") to the shape of one network input, `features` is F, the width of the actor's features, and
     `actions` is A, the size of an action. `forward(features, obs, actions, returns)` returns the loss of each step [R].
 
-    Arguments of `forward`, for the R steps of one gradient shard that --burn-in does not exclude:
+    Arguments of `forward`, for the R steps of one gradient shard:
 
     - `features`: float32 [R, F], what the actor's policy head reads. The gradient of the loss flows into them.
     - `obs`: maps each leaf name to float32 [R, *shape]. Vectors are normalized, codes are one-hot, and images are

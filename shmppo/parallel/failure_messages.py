@@ -63,8 +63,8 @@ class FailureMessages:
         if silent:
             return RankError(f"{name_ranks(silent)} of {self._size} did not answer ({reason}); {advice}")
         return RankError(
-            f"all {self._size} ranks are running, but a collective operation failed ({reason}); if a rank can be that "
-            f"slow, raise --rank-timeout (now {self._timeout:g} s); {advice}"
+            f"all {self._size} ranks are running, but a collective operation failed ({reason}): ranks wait at most "
+            f"{self._timeout:g} s for each other; {advice}"
         )
 
     def _write(self, text: str) -> None:

@@ -9,8 +9,7 @@ The ownership rule: in each phase every element has one writer, and no process r
 of `Control` are the exception.
 
 Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, REDUCE, and STEP
-for each minibatch, REFRESH between two epochs (with --refresh-states), and EVALUATE after an update (with
---eval-every).
+for each minibatch, and EVALUATE after an update (with --eval-every).
 
 Axes: T steps, N rows (environments or all their agents), W workers (at least 1), K epochs, M minibatches, G gradient
 shards, C stored states per row, E episodes of an evaluation, F opponents (0 without --self-play), X = N with several
@@ -41,7 +40,7 @@ LEARNER, WORKER, SHARD_OWNER = "learner", "worker, own row", "process of the sha
 PART_OWNER = "process, own part of the parameters"
 OWN_ENVS, OWN_EPISODES = "worker, own environments", "worker, own episodes"
 ANY = "any; read at any time"
-COUNTED = "COLLECT, REFRESH, LEARN, EVALUATE"
+COUNTED = "COLLECT, LEARN, EVALUATE"
 ANY_COMMAND = f"{COUNTED}, REDUCE, STEP"
 
 
@@ -87,10 +86,7 @@ class Rollout:
     terminated: np.ndarray = _collected("?", "T N", "the episode terminated with the step")
     truncated: np.ndarray = _collected("?", "T N", "the episode was truncated after the step")
     sequence_state: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT, REFRESH", "f4", "C N S", "initial states of sequences that continue an episode"
-    )
-    state_drift: np.ndarray = _shared(
-        OWN_ENVS, "REFRESH", "f8", "N 2", "sum of squared changes of stored states, and the number of summands"
+        OWN_ENVS, "COLLECT", "f4", "C N S", "initial states of sequences that continue an episode"
     )
     joint_actions: np.ndarray = _collected("f4", "T X A", "actions at each step, also of idle agents")
     joint_end: np.ndarray = _collected("?", "T X", "the episode of all agents ended with the step")
@@ -185,8 +181,8 @@ class Control:
         WORKER, f"START, {COUNTED}; read at any time", "i8", "W 2", "steps since iteration 0, and all other work"
     )
     """A change shows that the worker is not stalled. The steps are those that were begun. Other work is counted:
-    restored environments and the steps replayed for them, steps of a state refresh, a teacher, or an evaluation, and
-    batches of gradient shards."""
+    restored environments and the steps replayed for them, steps of a teacher or an evaluation, and batches of gradient
+    shards."""
 
 
 @dataclass(frozen=True)

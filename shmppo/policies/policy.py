@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import Options
@@ -94,7 +94,7 @@ def load_trained(
     """
     run_dir = user_path(run_dir, "run_dir")
     state = load_selected_checkpoint(run_dir, checkpoint)
-    fields = TrainConfig(**json.loads(state["config"])).to_json()
+    fields = stored_config(json.loads(state["config"])).to_json()
     check_trust(fields | {"auxiliary": None}, run_dir, trust)
     return trained_from(state, env_kwargs)
 
@@ -109,7 +109,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     Raises:
         ConfigError: if the environment cannot be created, or if its spaces are not those of the training.
     """
-    config = TrainConfig(**json.loads(state["config"])).with_env_kwargs(env_kwargs)
+    config = stored_config(json.loads(state["config"])).with_env_kwargs(env_kwargs)
     if config.kernel == "native":  # this machine may have no kernels
         config = replace(config, kernel="auto")
     config, learner = replace(config, auxiliary=None), dict(state["learner"])

@@ -22,7 +22,6 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, LossInputs, by_metric, compute_loss
-from shmppo.ppo.minibatches import burn_in_steps
 from shmppo.ppo.native_gradients import NativeGradients
 from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
 from shmppo.spaces.distributions import Distribution
@@ -121,13 +120,12 @@ class ShardGradients:
                 array[shards.start : shards.stop] = 0.0
             return
         sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, cuts[0] : cuts[-1]]].astype(np.int64)
-        index, active, counted, member = self._pack(sequences)
+        index, active, member = pack_steps(sequences, self._config.rows)
         params, values, *features = self._network.forward(active, index, self._initial_states(sequences))
         inputs = LossInputs(
             config=self._config,
             distribution=self._distribution,
             coefficients=by_metric(minibatches.coefficients, COEFFICIENT_METRICS),
-            counted=counted,
             params=params,
             values=values,
             actions=self._actions[index],
@@ -145,7 +143,6 @@ class ShardGradients:
         by_features = [np.zeros_like(output) for output in features]
         if self._auxiliary is not None:
             for s, rows in zip(shards, parts, strict=True):
-                rows = rows[counted[rows]]
                 at = index[rows]
                 terms[rows, AUXILIARY], by_features[0][rows] = self._auxiliary.compute(
                     s, features[0][rows], at, self._actions[at], minibatches.step_targets[at, 1], steps
@@ -162,14 +159,10 @@ class ShardGradients:
             sequences: [J, 4], in any order.
         """
         self._network.load()
-        steps = sequences[:, 2] + burn_in_steps(sequences, self._config.burn_in)
-        sequences = sequences[np.argsort(-steps, kind="stable")]
-        index, active, counted, _ = self._pack(sequences)
+        sequences = sequences[np.argsort(-sequences[:, 2], kind="stable")]
+        index, active, _ = pack_steps(sequences, self._config.rows)
         params, *_ = self._network.forward(active, index, self._initial_states(sequences))
-        return params[counted]
-
-    def _pack(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        return pack_steps(sequences, rows=self._config.rows, burn_in=self._config.burn_in)
+        return params
 
     def _initial_states(self, sequences: np.ndarray) -> np.ndarray:
         """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""
@@ -178,25 +171,19 @@ class ShardGradients:
         return states
 
 
-def pack_steps(
-    sequences: np.ndarray, *, rows: int, burn_in: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def pack_steps(sequences: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the steps of some sequences in the order of (step, sequence), without padding.
 
     Args:
         sequences: [J, 4], as `cut_sequences` returns them: first step, row, steps, slot of the initial state. Those
-            with the most steps, including burn-in, are first.
+            with the most steps are first.
         rows: N.
-        burn_in: as configured.
 
     Returns:
         (index int64 [R] of each step in flattened arrays [T·N, …], active int32 [L], the number of sequences that have
-        a step t, counted bool [R], false at burn-in steps, member int64 [R], to which sequence each step belongs).
+        a step t, member int64 [R], to which sequence each step belongs).
     """
-    before = burn_in_steps(sequences, burn_in)
-    ends = before + sequences[:, 2]
-    has_step = np.arange(ends[0])[:, np.newaxis] < ends  # [L, J]
+    has_step = np.arange(sequences[0, 2])[:, np.newaxis] < sequences[:, 2]  # [L, J]
     offset, member = np.nonzero(has_step)
-    step = (sequences[:, 0] - before)[member] + offset
-    index = step * np.int64(rows) + sequences[member, 1]
-    return index, has_step.sum(axis=1, dtype=np.int32), offset >= before[member], member
+    index = (sequences[member, 0] + offset) * np.int64(rows) + sequences[member, 1]
+    return index, has_step.sum(axis=1, dtype=np.int32), member

@@ -6,8 +6,7 @@ Let π_i be the policy after i of the I optimizer steps of an update. The profil
 - reference KL(π_I ‖ π_i): how far the policy is from the final policy of the update.
 
 Both are means over the steps of a probe: some sequences of the rollout, evaluated from their stored recurrent states.
-With --refresh-states these states change before each epoch. The KLs are computed in closed form in float64. Recording a
-profile does not change the update.
+The KLs are computed in closed form in float64. Recording a profile does not change the update.
 """
 
 from __future__ import annotations

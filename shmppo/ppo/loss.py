@@ -74,29 +74,6 @@ def dimension_clipped_objective(
     return objective, objective[..., np.newaxis] * (bounded == ratios)
 
 
-def dual_clipped(
-    objective: np.ndarray, gradient: np.ndarray, advantages: np.ndarray, limit: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Dual clip of an objective per step: max(objective, cA) where A < 0, else the objective.
-
-    It limits the effect of large ratios.
-
-    Source: Ye et al., arXiv 1912.09729, eq. 3.
-
-    Args:
-        objective: [...], from `clipped_objective` or `dimension_clipped_objective`.
-        gradient: its derivative, [...] or, per action dimension, [..., D].
-        advantages: [...].
-        limit: c > 1.
-
-    Returns:
-        (objective, gradient) after the clip. The gradient is 0 where the dual clip limits the objective.
-    """
-    kept = (advantages >= 0) | (objective >= limit * advantages)
-    clipped = np.where(kept, objective, limit * advantages)
-    return clipped, np.where(kept if gradient.ndim == kept.ndim else kept[..., np.newaxis], gradient, 0)
-
-
 def unclipped_objective(ratio: np.ndarray, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Objective of PPO-Penalty per step, without the penalty β·KL, to be maximized: ρA. Its derivative is also ρA.
 
@@ -140,8 +117,7 @@ def kl_estimate(log_ratio: np.ndarray, ratio: np.ndarray) -> np.ndarray:
 
 TermResult = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 """A term at each step: its value [R], without its coefficient, and the derivatives of the loss with respect to the
-policy parameters [R, O] and to the values [R], with its coefficient. None: the term does not depend on them. All are 0
-at burn-in steps."""
+policy parameters [R, O] and to the values [R], with its coefficient. None: the term does not depend on them."""
 
 
 @dataclass
@@ -152,8 +128,6 @@ class LossInputs:
     distribution: Distribution
     coefficients: dict[str, float]
     """The coefficients that may change from update to update, by metric."""
-    counted: np.ndarray
-    """bool [R], false at burn-in steps."""
     params: np.ndarray
     """[R, O], policy parameters."""
     values: np.ndarray
@@ -170,15 +144,10 @@ class LossInputs:
     """[R, O], of the teacher. [R, 0] without --teacher."""
 
     @cached_property
-    def weights(self) -> np.ndarray:
-        """float32 [R], 0 at burn-in steps and 1 elsewhere."""
-        return self.counted.astype(np.float32)
-
-    @cached_property
     def advantages(self) -> np.ndarray:
-        """[R], normalized; 0 at burn-in steps."""
+        """[R], normalized."""
         mean, factor = self.advantage_scale.tolist()
-        advantages: np.ndarray = (self.step_targets[:, 0] - mean) * factor * self.weights
+        advantages: np.ndarray = (self.step_targets[:, 0] - mean) * factor
         return advantages
 
     @cached_property
@@ -189,8 +158,8 @@ class LossInputs:
 
     @cached_property
     def log_ratios(self) -> np.ndarray:
-        """[R, Q], log ρ; 0 at burn-in steps, where 0 times an infinite ρ would otherwise be NaN."""
-        log_ratios: np.ndarray = (self.log_prob - self.step_targets[:, 3:]) * self.weights[:, np.newaxis]
+        """[R, Q], log ρ."""
+        log_ratios: np.ndarray = self.log_prob - self.step_targets[:, 3:]
         return log_ratios
 
     @cached_property
@@ -210,29 +179,20 @@ class LossInputs:
         if self.config.objective == "clip":
             ratio = self.ratios[:, 0] if self.config.ratio == "joint" else exp(self.log_ratio)
             return kl_estimate(self.log_ratio, ratio)
-        divergence: np.ndarray = self.distribution.kl(self.policy_params, self.params)
-        return divergence * self.weights
-
-    def weighted(self, gradient: np.ndarray, coefficient: float) -> np.ndarray:
-        """Return the derivative of a term with a coefficient at the steps that count. gradient: [R, O]."""
-        return gradient * (self.weights * coefficient)[:, np.newaxis]
+        return self.distribution.kl(self.policy_params, self.params)
 
 
 def _objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
     """Compute the objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
-    config, clip = inputs.config, inputs.coefficients["clip_range"]
+    config, clip = inputs.config, inputs.config.clip
     ratios, advantages = inputs.ratios, inputs.advantages
     if config.objective == "clone":
-        return inputs.log_prob[:, 0] * inputs.weights, inputs.weights
+        return inputs.log_prob[:, 0], np.ones_like(inputs.values)
     if config.ratio == "per-dimension":
-        objective, gradient = dimension_clipped_objective(ratios, advantages, clip)
-    elif config.objective == "clip":
-        objective, gradient = clipped_objective(ratios[:, 0], advantages, clip)
-    else:
-        objective, gradient = unclipped_objective(ratios[:, 0], advantages)
-    if config.dual_clip is not None:
-        objective, gradient = dual_clipped(objective, gradient, advantages, config.dual_clip)
-    return objective, gradient
+        return dimension_clipped_objective(ratios, advantages, clip)
+    if config.objective == "clip":
+        return clipped_objective(ratios[:, 0], advantages, clip)
+    return unclipped_objective(ratios[:, 0], advantages)
 
 
 def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
@@ -250,16 +210,16 @@ def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
 
 def value_loss(inputs: LossInputs, _: float) -> TermResult:
     """½(V − R)², mean over the minibatches of the update"""
-    clip = inputs.coefficients["clip_range"] if inputs.config.value_clip else None
+    clip = inputs.config.clip if inputs.config.value_clip else None
     _, targets, old_values, *_ = inputs.step_targets.T
     value, by_values = squared_error(inputs.values, targets, old_values, clip)
-    return value * inputs.weights, None, by_values * inputs.weights * inputs.config.value_coef
+    return value, None, by_values * inputs.config.value_coef
 
 
 def entropy(inputs: LossInputs, coefficient: float) -> TermResult:
     """policy entropy in nats, mean over the minibatches of the update"""
-    gradient = inputs.weighted(inputs.distribution.entropy_grad(inputs.params), -coefficient) if coefficient else None
-    return inputs.distribution.entropy(inputs.params) * inputs.weights, gradient, None
+    gradient = inputs.distribution.entropy_grad(inputs.params) * np.float32(-coefficient) if coefficient else None
+    return inputs.distribution.entropy(inputs.params), gradient, None
 
 
 def approx_kl(inputs: LossInputs, coefficient: float) -> TermResult:
@@ -268,12 +228,12 @@ def approx_kl(inputs: LossInputs, coefficient: float) -> TermResult:
     if inputs.config.objective != "penalty":
         return inputs.kl, None, None
     gradient = inputs.distribution.kl_grad(inputs.policy_params, inputs.params)
-    return inputs.kl, inputs.weighted(gradient, coefficient), None
+    return inputs.kl, gradient * np.float32(coefficient), None
 
 
-def clip_fraction(inputs: LossInputs, clip: float) -> TermResult:
-    """fraction of ratios outside 1 ± clip range, mean over the minibatches of the update"""
-    return np.add.reduce(np.abs(inputs.ratios - 1) > clip, 1) / inputs.ratios.shape[1], None, None
+def clip_fraction(inputs: LossInputs, _: float) -> TermResult:
+    """fraction of ratios outside 1 ± `--clip`, mean over the minibatches of the update"""
+    return np.add.reduce(np.abs(inputs.ratios - 1) > inputs.config.clip, 1) / inputs.ratios.shape[1], None, None
 
 
 def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
@@ -282,7 +242,7 @@ def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
         return np.zeros_like(inputs.log_ratio), None, None
     gradient = inputs.distribution.kl_grad(inputs.teacher_params, inputs.params)
     divergence = inputs.distribution.kl(inputs.teacher_params, inputs.params)
-    return divergence * inputs.weights, inputs.weighted(gradient, coefficient), None
+    return divergence, gradient * np.float32(coefficient), None
 
 
 def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
@@ -304,11 +264,6 @@ def entropy_coef(schedule: Schedule, iteration: int) -> float:
 def penalty_coef(schedule: Schedule, iteration: int) -> float:
     """β of `--objective penalty` in this iteration"""
     return schedule.trains_actor(iteration) * schedule.penalty_coef
-
-
-def clip_range(schedule: Schedule, iteration: int) -> float:
-    """clip range of this iteration"""
-    return schedule.config.clip * (schedule.remaining(iteration) if schedule.config.anneal_clip else 1.0)
 
 
 def teacher_coef(schedule: Schedule, iteration: int) -> float:
@@ -336,7 +291,7 @@ TERMS = (
     Term(value_loss),
     Term(entropy, entropy_coef),
     Term(approx_kl, penalty_coef, "policy"),
-    Term(clip_fraction, clip_range, "policy"),
+    Term(clip_fraction, group="policy"),
     Term(teacher_kl, teacher_coef, "policy"),
     Term(auxiliary_loss),
 )
@@ -360,7 +315,7 @@ def compute_loss(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
     Returns:
         (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of
-        the terms [R, len(TERMS)] without the auxiliary loss, |log ratio| [R]). All are 0 where a step does not count.
+        the terms [R, len(TERMS)] without the auxiliary loss, |log ratio| [R]).
     """
     results = []
     for term in TERMS:

@@ -40,23 +40,13 @@ def build_minibatches(
     sequences = cut_sequences(rollout.first, config.sequence_steps, rollout.valid_steps)
     count = len(sequences)
     out.sequences[:count] = sequences
-    lengths = sequences[:, 2].astype(np.int64)
-    steps = lengths + burn_in_steps(sequences, config.burn_in)
     sums = AdvantageSums(advantages, rollout.valid_steps, sequences, process_group)
     moments = np.empty((config.epochs, config.minibatches, _MOMENTS))
     for epoch in range(config.epochs):
-        order, cuts = shuffle_sequences(
-            sequences,
-            seed=config.seed,
-            block=config.block * config.env_rows,
-            blocks=config.num_envs // config.block,
-            first_block=config.first_env // config.block,
-            iteration=iteration,
-            epoch=epoch,
-            minibatches=config.minibatches,
-        )
+        generator = minibatch_generator(config.seed, config.rank, iteration, epoch)
+        order, cuts = shuffle_sequences(sequences[:, 2], config.minibatches, generator)
         moments[epoch] = sums.moments(order, cuts)
-        out.bounds[epoch] = assign_shards(order, cuts, steps, config.shards)
+        out.bounds[epoch] = assign_shards(order, cuts, sequences[:, 2], config.shards)
         out.order[epoch, :count] = order
     moments = process_group.gather(moments).sum(axis=0)
     out.steps[:] = moments[..., 0]
@@ -100,48 +90,27 @@ def cut_sequences(first: np.ndarray, sequence_steps: int, valid_steps: np.ndarra
 
 
 def shuffle_sequences(
-    sequences: np.ndarray,
-    *,
-    seed: int,
-    block: int,
-    blocks: int,
-    iteration: int,
-    epoch: int,
-    minibatches: int,
-    first_block: int = 0,
+    steps: np.ndarray, minibatches: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shuffle the sequences of one epoch, and divide them into minibatches.
-
-    Every `block` consecutive environments form a block. A generator keyed by (seed, block, iteration, epoch) shuffles
-    the sequences of a block, which are then divided into M parts of nearly equal step counts. Minibatch m consists of
-    part m of every block, so minibatches do not depend on how the blocks are distributed over ranks.
+    """Shuffle the sequences of one epoch, and divide them into minibatches of nearly equal step counts.
 
     Args:
-        sequences: [sequences, 4], from `cut_sequences`.
-        block: number of rows per block.
-        blocks: number of blocks.
+        steps: [sequences], number of steps of each sequence.
         minibatches: M.
-        first_block: index of this rank's first block among those of all ranks.
 
     Returns:
         (order int [sequences], cuts int [minibatches + 1]): minibatch m is order[cuts[m]:cuts[m + 1]].
+
+    Raises:
+        ShmppoError: if there are fewer sequences than minibatches.
     """
-    parts: list[list[np.ndarray]] = [[] for _ in range(minibatches)]
-    block_of = sequences[:, 1] // block
-    for index in range(blocks):
-        members = np.flatnonzero(block_of == index)
-        if len(members) < minibatches:  # the checks of a configuration exclude this, but opponents may act more often
-            raise ShmppoError(
-                f"a rollout has {len(members)} sequences of a block of environments, but --minibatches is "
-                f"{minibatches}; lower it, or raise --rollout-steps or --num-envs"
-            )
-        members = minibatch_generator(seed, first_block + index, iteration, epoch).permutation(members)
-        cuts = equal_cuts(sequences[members, 2], minibatches)
-        for m in range(minibatches):
-            parts[m].append(members[cuts[m] : cuts[m + 1]])
-    joined = [np.concatenate(part) for part in parts]
-    bounds = np.cumsum([0] + [len(part) for part in joined])
-    return np.concatenate(joined), bounds
+    if len(steps) < minibatches:  # the checks of a configuration exclude this, but opponents may act more often
+        raise ShmppoError(
+            f"a rollout has {len(steps)} sequences, but --minibatches is {minibatches}; lower it, or raise "
+            "--rollout-steps or --num-envs"
+        )
+    order = generator.permutation(len(steps))
+    return order, equal_cuts(steps[order], minibatches)
 
 
 def assign_shards(order: np.ndarray, cuts: np.ndarray, steps: np.ndarray, shards: int) -> np.ndarray:
@@ -153,7 +122,7 @@ def assign_shards(order: np.ndarray, cuts: np.ndarray, steps: np.ndarray, shards
     Args:
         order: [sequences], from `shuffle_sequences`. The part of each minibatch is sorted in place.
         cuts: [M + 1], from `shuffle_sequences`.
-        steps: [sequences], number of steps of each sequence, including burn-in.
+        steps: [sequences], number of steps of each sequence.
         shards: G.
 
     Returns:
@@ -188,22 +157,6 @@ def equal_cuts(lengths: np.ndarray, parts: int) -> np.ndarray:
     cuts = np.maximum.accumulate(np.maximum(cuts, 1) - index) + index
     cuts = np.minimum(cuts, count - parts + index)
     return np.concatenate([[0], cuts, [count]]).astype(np.int64)
-
-
-def burn_in_steps(sequences: np.ndarray, burn_in: int) -> np.ndarray:
-    """Return the number of burn-in steps of each sequence: 0 where an episode or the rollout begins, else `burn_in`.
-
-    These steps always belong to the same episode and rollout: a sequence that continues an episode follows a sequence
-    of L steps, and L > `burn_in`. The stored state of a sequence is the state before its burn-in steps.
-
-    Args:
-        sequences: [J, 4].
-        burn_in: as configured.
-
-    Returns:
-        int [J].
-    """
-    return np.where((sequences[:, 3] >= 0) & (sequences[:, 0] > 0), burn_in, 0)
 
 
 class AdvantageSums:

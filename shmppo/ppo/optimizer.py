@@ -1,8 +1,8 @@
 """Adds the gradients of the shards and steps the optimizer, for all parameters or for a part of them.
 
-The optimizers are Adam (Kingma and Ba, arXiv 1412.6980), AdamW (Loshchilov and Hutter, arXiv 1711.05101), and plain
-gradient descent. They are elementwise, as is the sum of the gradients, so each process can do this for a part of the
-parameters. All numbers are in shared memory.
+The optimizers are Adam (Kingma and Ba, arXiv 1412.6980), with decoupled weight decay (Loshchilov and Hutter, arXiv
+1711.05101), and plain gradient descent. They are elementwise, as is the sum of the gradients, so each process can do
+this for a part of the parameters. All numbers are in shared memory.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class Optimizer:
             return
         if self._state.steps[0] == 1:  # of the run, or after --critic-warmup-steps
             torch._foreach_zero_(moments)
-        fused = torch._fused_adam_ if self._name == "adam" else torch._fused_adamw_
-        fused(
+        torch._fused_adamw_(
             [weights], [gradient], [moments[0]], [moments[1]], [], [self._count.fill_(float(self._state.steps[0]))],
             lr=rate, beta1=BETA1, beta2=BETA2, weight_decay=self._decay, eps=self._eps, amsgrad=False, maximize=False,
         )  # fmt: skip

@@ -18,7 +18,7 @@ class Schedule:
     """What the learning rate and the coefficients of the loss depend on: the iteration and the KL of earlier updates.
 
     Attributes:
-        adapted_rate: current learning rate of `--lr-schedule kl-adaptive`, before warm-up.
+        adapted_rate: current learning rate of `--lr-schedule kl-adaptive`.
         penalty_coef: current β of `--objective penalty`.
     """
 
@@ -42,14 +42,10 @@ class Schedule:
         return self.trains_actor(iteration) and not self.trains_actor(iteration - 1)
 
     def learning_rate(self, iteration: int) -> float:
-        """Return the learning rate of an iteration, with annealing and warm-up."""
+        """Return the learning rate of an iteration."""
         config = self.config
         rate = self.adapted_rate if config.lr_schedule == "kl-adaptive" else config.learning_rate
-        if config.lr_schedule == "linear":
-            rate *= self.remaining(iteration)
-        if config.warmup_steps:
-            rate *= min(1.0, (iteration + 1) * config.batch_steps / config.warmup_steps)
-        return rate
+        return rate * self.remaining(iteration) if config.lr_schedule == "linear" else rate
 
     def adapt(self, approx_kl: float) -> None:
         """Adapt β and the learning rate to the KL of an update.

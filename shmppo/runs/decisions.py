@@ -100,7 +100,7 @@ def _check(config: TrainConfig, flag: str, metric: str) -> None:
     info = [key.metric for key in config.reported_info]
     present = {"agent_steps": bool(config.agents), "elo": config.self_play is not None}
     known = [*(name for name in DECISIVE if present.get(name, True)), *info, *(f"eval/{name}" for name in info)]
-    advice = "use a column of metrics.csv or eval.csv, no duration, no state_drift; for info/KEY, add --info-keys KEY"
+    advice = "use a column of metrics.csv or eval.csv, no duration; for info/KEY, add --info-keys KEY"
     require(metric in known, f"{flag} {metric} is not a metric of this run{nearest(metric, known)}; {advice}")
     require(
         config.eval_every is not None or not metric.startswith("eval/"),

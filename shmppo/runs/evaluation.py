@@ -70,7 +70,7 @@ class Evaluations:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
             skipped = (EnvError,) if self._config.skip_bad_episodes else ()
             with evaluation_errors(iteration), suppress(*skipped):
-                record_episode(self.policy(learner, iteration), file, stochastic=self._config.eval_sample)
+                record_episode(self.policy(learner, iteration), file)
         known = len(returns) > 0
         seconds = pool.timer.switch("other") - began
         return {

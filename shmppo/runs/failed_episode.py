@@ -45,7 +45,7 @@ def write_failed_episode(
         OSError: if the file cannot be written.
     """
     error.add_hint(f"The whole traceback is in {short_path(run_dir / LOG)}.")
-    if config.agents or config.env_backend in ("envpool", "vector"):
+    if config.agents or config.env_backend == "vector":
         return  # only a single environment with one agent can be replayed
     env_index = error.env_index
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])

@@ -59,7 +59,7 @@ class RunHandle:
     def evaluate(self, episodes: int, *, stochastic: bool = False) -> Evaluation:
         """Play episodes with the current policy, in this process alone.
 
-        They have the same seeds as the episodes of --eval-every, and the same results if `stochastic` is --eval-sample.
+        They have the same seeds as the episodes of --eval-every, and without `stochastic` also the same results.
 
         Raises:
             ShmppoError: if an environment raises in an episode.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +73,7 @@ class OpponentPool:
             temporary.write_bytes(content)
         self._members.append(Member(iteration, hashlib.sha256(content).hexdigest(), self.rating))
         last, generator = len(self._members) - 1, opponent_generator(config.seed, 0, iteration)
-        latest = math.ceil(config.slots * config.opponent_latest)
+        latest = config.slots // 2
         earlier = generator.integers(max(last, 1), size=config.slots - latest).tolist()
         self._chosen = [last] * latest + earlier
         self._publish()

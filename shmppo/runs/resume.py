@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shmppo.config.checks import require
 from shmppo.config.resumable import different_fields, resumed_config
-from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.config.train_config import TrainConfig, load_config, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.loss import coefficients
@@ -58,7 +58,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     with process_group.config_errors_on_all_ranks():
         # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
         is_older = request.checkpoint != "last" and iteration != saved_iteration(own)
-        before = TrainConfig(**json.loads(checkpoint["config"]))
+        before = stored_config(json.loads(checkpoint["config"]))
         check_trust(before.to_json(), request.run_dir, request.trust)
         if is_file_name(request.checkpoint):
             _check_origin(before, own, request.checkpoint)
@@ -70,7 +70,7 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         )
         if finished or iteration != config.last_iteration:  # an unfinished run may lack only its evaluation or summary
             _check_length(request, config, iteration)
-    evaluated = ("eval_sample", "eval_env_kwargs", "eval_opponent") if config.best_metric.startswith("eval/") else ()
+    evaluated = ("eval_env_kwargs", "eval_opponent") if config.best_metric.startswith("eval/") else ()
     if any(getattr(config, name) != getattr(before, name) for name in ("best_by", *evaluated)):
         checkpoint["best_value"] = -math.inf  # values of another metric, or of other evaluations
     _mark_if_inexact(checkpoint, before, config)
@@ -131,7 +131,7 @@ def _check_length(request: ResumeRequest, config: TrainConfig, iteration: int) -
     longer = "total_steps" in request.changes and "anneal_steps" not in request.changes
     require(
         not longer or config.total_steps <= config.learning_horizon,
-        f"{request.run_dir} was started with a learning rate or clip range that is 0 after {config.anneal_horizon} "
+        f"{request.run_dir} was started with a learning rate that is 0 after {config.anneal_horizon} "
         f"steps; to learn from more steps, add --anneal-steps {config.total_steps}",
     )
 

@@ -349,6 +349,6 @@ class Session:
 
 def _hint_at_skipping(error: BaseException, config: TrainConfig) -> None:
     """Add to the failure of an environment the hint that episodes with failures can be skipped."""
-    skips = config.env_backend not in ("envpool", "vector") and not config.agents
+    skips = config.env_backend != "vector" and not config.agents
     if isinstance(error, EnvError) and skips and not config.skip_bad_episodes:
         error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from shmppo.config.checks import require, shown
 from shmppo.config.resumable import refuse_other_run
-from shmppo.config.train_config import TrainConfig, load_config
+from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.demonstrations import load_demonstrations
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
@@ -45,6 +45,9 @@ from shmppo.utils.portable import check_torch
 from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import is_importing_main
 
+RANK_TIMEOUT = 300.0
+"""Seconds that a rank waits for the others before it ends with an error that names the missing ones. Writing a
+checkpoint and replacing a worker take less time."""
 Receivers = tuple[Callback | None, Sequence[Logger]]
 """The user's callback and loggers. Only rank 0 calls them, and the trackers of --track."""
 
@@ -66,7 +69,7 @@ def train(
     config = config.with_absolute_paths()
     trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
     receivers = (callback, loggers)
-    with only_run(), connect(config.rank_timeout) as process_group:
+    with only_run(), connect(RANK_TIMEOUT) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))
         if any(process_group.gather_objects(restarted)):  # ranks on other machines may not see the directory
             run_dir = Path(str(config.run_dir))
@@ -100,13 +103,8 @@ def resume(
     """Continue a run, as `shmppo.resume` describes. make_learner: as for `train`."""
     run_dir = user_path(run_dir, "--resume")
     refuse_imported_script()
-    try:
-        config = load_config(directory_of(run_dir, integer_variable("RANK", 0)))
-    except ConfigError:  # loading the checkpoint raises a better error later
-        config = TrainConfig()
-    config = dataclasses.replace(config, rank_timeout=changes.get("rank_timeout", config.rank_timeout))
     target = user_path(new_run_dir, "--run-dir") if new_run_dir is not None else None
-    with only_run(), connect(config.rank_timeout) as process_group:
+    with only_run(), connect(RANK_TIMEOUT) as process_group:
         if target is not None and any(process_group.gather_objects(_is_restart(target))):
             request = ResumeRequest(target, changes, trust=trust)
         else:

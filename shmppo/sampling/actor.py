@@ -1,7 +1,7 @@
 """Acting: compute actions from observations, for a range of environments.
 
-`Actor` is the only implementation of acting: normalize, encode, recurrent core, heads, sample. The collector, the state
-refresh, evaluation, and the policy API use it. It also computes the values that bootstrap truncated steps.
+`Actor` is the only implementation of acting: normalize, encode, recurrent core, heads, sample. The collector,
+evaluation, and the policy API use it. It also computes the values that bootstrap truncated steps.
 
 With the kernels (`NativeNetwork`), one call computes a step of all environments, because the result of a row depends on
 nothing else. With torch (`TorchActing`), it depends on the shape of the call. So the environments are divided into

@@ -28,7 +28,6 @@ from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.idle_steps import leave_out_idle_steps
 from shmppo.sampling.opponents import Opponents
-from shmppo.sampling.state_refresh import refresh_states
 from shmppo.sampling.teacher import TeacherActor
 from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
@@ -53,7 +52,7 @@ class EpisodeInProgress:
 
 def own_columns(rollout: Rollout, own: slice) -> Rollout:
     """Return views of the part of a rollout that belongs to the environments `own`."""
-    env_first = ("state_drift", "valid_steps", "obs_moments")  # [N, …]; all other arrays are [T, N, …] or [C, N, …]
+    env_first = ("valid_steps", "obs_moments")  # [N, …]; all other arrays are [T, N, …] or [C, N, …]
     parts = {
         name: array[own] if name in env_first else array[:, own]
         for name, array in vars(rollout).items()
@@ -68,7 +67,7 @@ class SequenceStarts:
     A sequence begins at step 0, at the start of an episode, and `sequence_steps` steps after the sequence before it.
 
     Attributes:
-        next_step: earliest step at which a sequence may begin or a state may have to be stored.
+        next_step: earliest step at which a sequence may begin.
         acted: bool [T, own], with idle rows: whether each row was active at each step.
     """
 
@@ -97,11 +96,9 @@ class SequenceStarts:
     def update(
         self, t: int | np.ndarray, first: np.ndarray, states: np.ndarray, stored: np.ndarray, active: Any = True
     ) -> None:
-        """Store the states before step t that are needed: those of sequences that begin `--burn-in` steps later.
+        """Begin the sequences that begin with step t, and store their initial states.
 
-        At step 0 the states of the sequences that begin there are stored, because they have no burn-in. An episode
-        begins with a zero state, which is not stored. If an episode ends before its next sequence begins, the state
-        that was stored for this sequence stays unused, and the next stored state overwrites it.
+        An episode begins with a zero state, which is not stored.
 
         Args:
             t: step of the rollout, or of each row [own].
@@ -114,14 +111,12 @@ class SequenceStarts:
         due = self._begin + config.sequence_steps  # step at which the next sequence begins
         on_time = (due == t) & active
         if config.recurrent:
-            keep = np.where(t == 0, on_time, (due == t + config.burn_in) & active)
-            keep &= ~first & (due < config.rollout_steps)
-            kept = np.flatnonzero(keep)
+            kept = np.flatnonzero(on_time & ~first)
             stored[self._next_slot[kept], kept] = states[kept]
-            self._next_slot += on_time & ~first
+            self._next_slot[kept] += 1
         self._begin = np.where(on_time | (first & active), t, self._begin)
         due = self._begin + config.sequence_steps
-        self.next_step = int(np.where(due - config.burn_in > t, due - config.burn_in, due).min())
+        self.next_step = int(due.min())
 
 
 class Collector:
@@ -149,8 +144,7 @@ class Collector:
         self._config, self._task, self._buffers = config, task, buffers
         self._progress = progress
         self._own = slice(columns.start, columns.stop)
-        begun = np.max([carry.episode[self._own] for carry in buffers.carries], axis=0) + 1
-        self._envs = make_vector_env(config, task, columns.start, columns.stop, begun.tolist())
+        self._envs = make_vector_env(config, task, columns.start, columns.stop)
         count, envs = len(columns), self._envs
         self._actor = Actor(config, model, task.distribution, envs.obs, low=columns.start, active=envs.active)
         self._rollout = own_columns(buffers.rollout, self._own)
@@ -292,12 +286,6 @@ class Collector:
         """Load the options of the episodes that begin in this iteration."""
         if self._config.env_schedule is not None:
             self._envs.options = read_options(self._buffers.published.reset_options)
-
-    @torch.inference_mode()
-    def refresh_states(self) -> None:
-        """Recompute the stored states of the own environments. The next rollout starts from the carry in any case."""
-        self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
-        refresh_states(self._config, self._actor, self._envs.obs, self._rollout, self._progress[1:])
 
     def _end_episodes(self, t: int, ended: list[EpisodeEnd], timer: PhaseTimer) -> None:
         """Record the episodes that ended with step t, bootstrap those that were truncated, and reset their states."""

@@ -85,7 +85,6 @@ class EpisodePlayer:
         self._recorder, self._opponent = recorder, opponent
         self._config = dataclasses.replace(config, rank=0, ranks=1)  # the seeds do not depend on the ranks
         if config.self_play is not None:
-            self._config = dataclasses.replace(self._config, opponent_slots=1)
             self._opponent = opponent or FunctionOpponent(config.eval_opponent, "--eval-opponent")
         self._task, self._model = task, model
         self._stochastic, self._max_steps = stochastic, max_steps
@@ -223,7 +222,7 @@ class EvaluationShare:
         def count_step(*_: object) -> None:  # a method would keep this object, and with it the shared memory
             progress[1] += 1
 
-        self._player = EpisodePlayer(config, task, model, stochastic=config.eval_sample, after_step=count_step)
+        self._player = EpisodePlayer(config, task, model, after_step=count_step)
 
     def play(self, iteration: int) -> None:
         """Play the episodes with the current weights, and write the results to the shared buffers.

@@ -11,7 +11,7 @@ import json
 import shutil
 from pathlib import Path
 
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import stored_config
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
@@ -44,7 +44,7 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     rows = read_run(run_dir).rows
     target = user_path(out or run_dir / "policy", "--out")
     state = load_selected_checkpoint(run_dir, checkpoint)
-    config = TrainConfig(**json.loads(state["config"])).to_json() | {"run_dir": None, "stop_at_iteration": None}
+    config = stored_config(json.loads(state["config"])).to_json() | {"run_dir": None, "stop_at_iteration": None}
     config["teacher"] = config["teacher"] and TEACHER  # its copy
     learner = {name: state["learner"][name] for name in ("model", "obs_moments", "return_moments")}
     content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}

@@ -14,7 +14,7 @@ from shmppo.config.checks import require
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.resumable import different_fields
 from shmppo.config.run_options import ReportOptions
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.errors import ConfigError
 from shmppo.lockstep.learner import Learner
@@ -117,7 +117,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     state = load_checkpoint(path)
     weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
     digests = weights | state_digests(state)
-    config = TrainConfig(**json.loads(state["config"]))
+    config = stored_config(json.loads(state["config"]))
     if config.demonstrations is not None and "carry" in state:
         digests["demonstrations"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all demonstrations
     reasons, checked = state["inexact_reasons"], state.get("checked", False)
@@ -288,7 +288,7 @@ def _execute(
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
     if later.env_schedule is None:  # a schedule may read the results of evaluations
-        changes |= {"eval_every": None, "eval_sample": False, "eval_env_kwargs": {}}
+        changes |= {"eval_every": None, "eval_env_kwargs": {}}
     if workers is not None:
         changes |= {"workers": workers, "learning": "auto"}
     check_trust(later.to_json(), files.run_dir, trust)

@@ -59,9 +59,9 @@ def action_noise_generator(run_seed: int, env_index: int, iteration: int) -> np.
     return _philox(run_seed, env_index, _ACTION_NOISE, 0, iteration)
 
 
-def minibatch_generator(run_seed: int, block: int, iteration: int, epoch: int) -> np.random.Generator:
-    """Return the generator that shuffles the sequences of one block of environments in one epoch of an update."""
-    return _philox(run_seed, block, _MINIBATCHES, epoch, iteration)
+def minibatch_generator(run_seed: int, rank: int, iteration: int, epoch: int) -> np.random.Generator:
+    """Return the generator that shuffles the sequences of one rank in one epoch of an update."""
+    return _philox(run_seed, rank, _MINIBATCHES, epoch, iteration)
 
 
 def demonstration_generator(run_seed: int, env_index: int, epoch: int) -> np.random.Generator:

@@ -29,9 +29,9 @@ def with_derived_values(config: TrainConfig) -> TrainConfig:
 def test_sizes_by_hand() -> None:
     # N·T = 6·50 = 300; sequences of 8 steps: ⌈50 / 8⌉ = 7 per environment
     assert (CONFIG.rank_steps, CONFIG.batch_steps, CONFIG.state_slots) == (300, 300, 7)
-    assert (CONFIG.min_env_sequences, CONFIG.min_sequences, CONFIG.shards, CONFIG.block) == (7, 42, 2, 6)
+    assert (CONFIG.min_sequences, CONFIG.shards) == (42, 2)
     early = dataclasses.replace(CONFIG, preempt_fraction=0.5)
-    assert (early.min_steps, early.min_env_sequences, early.min_sequences) == (13, 2, 12)
+    assert (early.min_steps, early.min_sequences) == (13, 12)
     ranks = dataclasses.replace(CONFIG, ranks=3, rank=2)
     assert (ranks.rank_steps, ranks.batch_steps, ranks.first_env) == (300, 900, 12)
     assert dataclasses.replace(CONFIG, total_steps=301).iterations == 2

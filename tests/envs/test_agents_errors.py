@@ -18,9 +18,17 @@ CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 
 @pytest.mark.parametrize(
     "name",
-    ["wrappers", "demonstrations", "teacher", "prev_action", "prev_reward", "skip_bad_episodes", "refresh_states",
-     "preempt_fraction", "eval_videos"],
-)  # fmt: skip
+    [
+        "wrappers",
+        "demonstrations",
+        "teacher",
+        "prev_action",
+        "prev_reward",
+        "skip_bad_episodes",
+        "preempt_fraction",
+        "eval_videos",
+    ],
+)
 def test_options_for_one_agent_are_refused(name: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"wrappers": ("NormalizeReward",), "teacher": str(CARTPOLE), "preempt_fraction": 0.5}
     changes = {name: given.get(name, True)} | ({"eval_every": 1} if name == "eval_videos" else {})

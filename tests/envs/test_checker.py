@@ -12,7 +12,7 @@ from environments import Counter
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import Seeding, check_contract, check_observation
+from shmppo.envs.checker import check_contract, check_observation
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.wrappers import random_action
@@ -95,8 +95,8 @@ def test_a_later_reward_that_is_no_number_ends_the_run(reward: Any) -> None:
         del gymnasium.registry["Changes-v0"]
 
 
-def contract_of(env: gymnasium.Env) -> tuple[Seeding, bool]:
-    return check_contract(env, "--env X", "episode", lambda seen: random_action(env.action_space))
+def contract_of(env: gymnasium.Env) -> tuple[str, bool]:
+    return check_contract(env, "--env X", lambda seen: random_action(env.action_space))
 
 
 def test_an_environment_that_raises_is_refused_with_its_exception() -> None:

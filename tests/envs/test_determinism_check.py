@@ -101,7 +101,6 @@ CLASSIC = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "Mounta
 MUJOCO = ["HalfCheetah-v5", "Hopper-v5", "InvertedPendulum-v5", "Ant-v5", "Walker2d-v5", "Swimmer-v5", "Reacher-v5"]
 SEEDED: list[dict[str, Any]] = [
     *({"env": env} for env in CLASSIC),
-    {"env": "CartPole-v1", "episode_seeding": "once"},
     {"env": "CartPole-v1", "prev_action": True, "prev_reward": True},
     {"env": "Pendulum-v1", "hide_obs": (2,)},
     *({"env": f"environments:{name}-v0"} for name in ("Counter", "CounterTruncated", "PutsBack")),

@@ -62,24 +62,23 @@ def test_an_environment_whose_resets_differ_is_not_exact_from_the_start(tmp_path
     assert not summary["exact"]
 
 
-@pytest.mark.parametrize(("seeding", "expected"), [("episode", [3.0, 0.0]), ("once", [1.0, 2.0])])
-def test_which_resets_are_seeded(seeding: Any, expected: list[float]) -> None:
-    config = dataclasses.replace(BASE, env="environments:SeedCounter-v0", episode_seeding=seeding)
+def test_all_resets_are_seeded() -> None:
+    config = dataclasses.replace(BASE, env="environments:SeedCounter-v0")
     envs = SyncVectorEnv(config, inspect_task(config), 0, 1)
     envs.reset_all(0)
     rewards, terminated, truncated = np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
     for _ in range(14):  # two episodes of 7 steps
         envs.step([0], rewards, terminated, truncated)
-    assert envs.obs[0][0].tolist() == expected
+    assert envs.obs[0][0].tolist() == [3.0, 0.0]
     envs.close()
 
 
-def test_seeding_once_is_not_exact_after_a_worker_has_died(tmp_path: Path) -> None:
+def test_a_run_whose_episodes_are_not_seeded_is_not_exact_after_a_worker_has_died(tmp_path: Path) -> None:
     def kill_a_worker(row: dict[str, float]) -> None:
         if row["iteration"] == 3:
             worker_processes()[0].kill()
 
-    config = dataclasses.replace(BASE, env="CartPole-v1", episode_seeding="once", workers=2)
+    config = dataclasses.replace(BASE, env="vector_environments:SameStep", env_backend="vector", workers=2)
     summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=kill_a_worker)
     assert summary["worker_restarts"] == 1
     assert not summary["exact"]

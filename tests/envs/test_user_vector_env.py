@@ -180,11 +180,6 @@ def test_training_and_evaluation_read_the_same_info(final_info: bool, tmp_path: 
         assert (float(row[f"{prefix}info/success"]), float(row[f"{prefix}info/bumps"])) == (1, 7), file
 
 
-def test_an_environment_that_is_reset_by_shmppo_needs_a_seed_per_episode() -> None:
-    with pytest.raises(ConfigError, match="DISABLED, so every episode is seeded: --episode-seeding must be"):
-        inspect_task(changed("Walk", episode_seeding="once"))
-
-
 def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
     train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run"), stop_at_iteration=1))
     policy = load_policy(tmp_path / "run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 from agent_environments import Crowd
@@ -13,10 +14,10 @@ from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import make_vector_env
-from shmppo.envs.envpool_vector_env import EnvPoolVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import Task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import EnvError
 from shmppo.spaces.action_spaces import distribution_for
@@ -28,27 +29,30 @@ TASK = Task(OBSERVATION, distribution_for(spaces.Discrete(2), "here"))
 Step = dict[str, Any]
 
 
-class Pool:
-    """A stand-in for EnvPool: `step` returns the next of some results, and `reset` counts its resets."""
+class Scripted(gymnasium.vector.VectorEnv):
+    """A vector environment whose `step` returns the next of some results, and whose `reset` notes what it resets."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+    single_action_space = spaces.Discrete(2)
 
     def __init__(self, steps: list[Step], first: float = 0.5) -> None:
         self.steps, self.first = list(steps), first
         self.resets: list[list[int]] = []
 
-    def reset(self, indices: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-        self.resets.append(indices.tolist())
-        return np.full((len(indices), 2), self.first), {}
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        mask = np.ones(3, bool) if options is None else options["reset_mask"]
+        self.resets.append(np.flatnonzero(mask).tolist())
+        return np.full((3, 2), self.first), {}
 
     def step(self, actions: np.ndarray) -> tuple[Any, ...]:
         result = {"obs": np.ones((3, 2)), "reward": [0.0] * 3, "terminated": [False] * 3, "truncated": [False] * 3}
         result |= self.steps.pop(0)
         return (*map(np.asarray, result.values()), {})
 
-    def close(self) -> None:
-        """Nothing to close."""
 
-
-class Skipping(EnvPoolVectorEnv):
+class Skipping(UserVectorEnv):
     """Skips failed episodes, as those of Gymnasium do, and lists them."""
 
     def _skip_episode(self, i: int, error: EnvError) -> None:
@@ -56,26 +60,26 @@ class Skipping(EnvPoolVectorEnv):
 
 
 def stepped(
-    monkeypatch: pytest.MonkeyPatch, *steps: Step, kind: type[EnvPoolVectorEnv] = EnvPoolVectorEnv, first: float = 0.5
-) -> tuple[Any, Pool, list[Any]]:
-    """Step a vector environment. Returns it, its pool, and for each step the ended episodes, rewards, and flags."""
-    pool = Pool(list(steps), first)
-    monkeypatch.setattr("shmppo.envs.envpool_vector_env.open_pool", lambda *_: pool)
-    envs = kind(CONFIG, TASK, 0, 3, [0, 0, 0])
+    monkeypatch: pytest.MonkeyPatch, *steps: Step, kind: type[UserVectorEnv] = UserVectorEnv, first: float = 0.5
+) -> tuple[Any, Scripted, list[Any]]:
+    """Step a vector environment. Returns it, its script, and for each step the ended episodes, rewards, and flags."""
+    script = Scripted(list(steps), first)
+    monkeypatch.setattr("shmppo.envs.user_vector_env.open_vector_env", lambda *_: script)
+    envs = kind(CONFIG, TASK, 0, 3)
     envs.reset_all(0)
     rewards, flags = np.zeros(3), np.zeros((2, 3), bool)
-    return envs, pool, [(envs.step([0, 0, 0], rewards, *flags), rewards.copy(), flags.copy()) for _ in steps]
+    return envs, script, [(envs.step([0, 0, 0], rewards, *flags), rewards.copy(), flags.copy()) for _ in steps]
 
 
 def test_returns_and_lengths_are_counted_and_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [{"reward": [1.0, 0.1, 0.0]}, {"reward": [2.0, 0.2, 0.0], "terminated": [False, True, False]}]
-    envs, pool, ((nothing, *_), (ended, *_)) = stepped(monkeypatch, *steps)
+    envs, script, ((nothing, *_), (ended, *_)) = stepped(monkeypatch, *steps)
     assert nothing == []
     (end,) = ended
     assert end == EpisodeEnd(1, end.final, terminated=True, failed=False, episode_return=0.1 + 0.2, length=2)
     assert (type(end.episode_return), type(end.length)) == (float, int), "they are written to files"
     assert (envs.returns.tolist(), envs.lengths.tolist()) == ([3.0, 0.0, 0.0], [2, 0, 2])
-    assert (pool.resets, [handle.episode for handle in envs.handles]) == ([[0, 1, 2], [1]], [0, 1, 0])
+    assert (script.resets, [handle.episode for handle in envs.handles]) == ([[0, 1, 2], [1]], [0, 1, 0])
 
 
 def test_hidden_indices_are_zero_and_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +148,11 @@ def test_an_invalid_first_observation_is_an_error_of_reset(monkeypatch: pytest.M
 
 def test_failed_episodes_are_skipped_without_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     step = {"reward": [4.0, np.inf, 4.0], "obs": [[1, 1], [1, 1], [np.nan, 1]], "terminated": [False, True, True]}
-    envs, pool, ((ended, rewards, flags),) = stepped(monkeypatch, step, kind=Skipping)
+    envs, script, ((ended, rewards, flags),) = stepped(monkeypatch, step, kind=Skipping)
     assert envs.skipped == [(1, 1), (2, 2)]
     assert ended == [EpisodeEnd(i, (), False, True, 0.0, 0) for i in (1, 2)]
     assert (rewards.tolist(), flags.tolist()) == ([4.0, 0.0, 0.0], [[False] * 3, [False, True, True]])
-    assert (pool.resets, envs.returns[0]) == ([[0, 1, 2]], 4.0)
+    assert (script.resets, envs.returns[0]) == ([[0, 1, 2]], 4.0)
 
 
 def test_an_episode_that_ends_at_its_last_repeated_step_is_not_restored() -> None:

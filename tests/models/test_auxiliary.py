@@ -32,14 +32,14 @@ from shmppo.tools.verify import verify_run
 
 BASE = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), auxiliary="networks:Predict", auxiliary_coef=0.5, num_envs=4, rollout_steps=16,
-    seq_len=5, burn_in=2, minibatches=2, epochs=2, grad_shards=2, hidden_size=8, encoder_sizes=(8,), quiet=True,
+    seq_len=5, minibatches=2, epochs=2, grad_shards=2, hidden_size=8, encoder_sizes=(8,), quiet=True,
     total_steps=4 * 16 * 4, workers=0, keep_every=2, check_determinism=0,
 )  # fmt: skip
 
 
 @KERNELS
 def test_the_metric_is_the_mean_loss_of_the_steps(kernel: Any) -> None:
-    buffers, learner, pool = sampled(dataclasses.replace(BASE, core="none", burn_in=0, kernel=kernel))
+    buffers, learner, pool = sampled(dataclasses.replace(BASE, core="none", kernel=kernel))
     planned(buffers, learner)
     pool.execute(ComputeGradients(1, 0))
     plan, rollout, model = buffers.minibatches, buffers.rollout, learner.model

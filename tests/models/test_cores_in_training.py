@@ -15,9 +15,9 @@ CORES = pytest.mark.parametrize("core", ["lmu", "lru", "gtrxl"])
 
 
 @CORES
-@pytest.mark.parametrize("hidden", [1, 3, 16])
+@pytest.mark.parametrize("hidden", [4, 12, 16])
 def test_rows_of_unusual_sizes_do_not_depend_on_other_rows(hidden: int, core: str) -> None:
-    sizes: dict[str, Any] = {"hidden_size": hidden, "encoder_sizes": (), "seq_len": 5, "attention_heads": 1}
+    sizes: dict[str, Any] = {"hidden_size": hidden, "encoder_sizes": (), "seq_len": 5}
     config = TrainConfig(env="Pendulum-v1", core=core, **sizes)  # type: ignore[arg-type]
     task = inspect_task(config)
     for rows in (1, 5, 8, 13):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model
-from shmppo.models.encoders import A3cCnn, ImpalaCnn, Mlp, NatureCnn, _ResidualBlock
+from shmppo.models.encoders import A3cCnn, Mlp, NatureCnn, _ResidualBlock
 from shmppo.spaces.observations import Leaf, observation_spec
 
 LEAVES = observation_spec(SPACES["dict"], "the observation").leaves
@@ -66,8 +66,8 @@ def test_the_input_of_a_shared_encoder_has_the_values_of_its_leaves_side_by_side
     [
         ("torch", {}),
         ("native", {"encoder": "mlp", "core": "none"}),
-        ("torch", {"core": "gru", "layer_norm": True}),
-        ("native", {"core": "gru", "layer_norm": True, "encoder": "mlp"}),
+        ("torch", {"core": "gru"}),
+        ("native", {"core": "gru", "encoder": "mlp"}),
         ("torch", {"core": "lru", "activation": "relu", "encoder": "mlp"}),
         ("native", {"core": "lru", "activation": "relu", "encoder": "mlp"}),
         ("torch", {"core": "gru", "separate_critic": "core"}),
@@ -82,22 +82,12 @@ def test_acting_on_mixed_observations_agrees_with_learning(kernel: str, fields: 
     assert_acting_agrees(kernel, model, steps, torch.zeros(ROWS, model.state_size))
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
-@pytest.mark.parametrize("kind", [NatureCnn, A3cCnn, ImpalaCnn])
-@torch.no_grad()
-def test_layer_norm_removes_the_scale_of_the_linear_layer_of_an_image(kind: Any, layer_norm: bool) -> None:
-    network, x = kind((3, 40, 36), layer_norm), torch.rand(2, 3, 40, 36)
-    before = network(x)
-    network.linear.weight.mul_(8)
-    torch.testing.assert_close(network(x), before if layer_norm else 8 * before, rtol=1e-3, atol=1e-3)
-
-
 def test_the_convolutions_are_those_of_the_papers() -> None:
     for kind, shapes, strides, inputs in (
         (A3cCnn, [(16, 4, 8, 8), (32, 16, 4, 4)], [4, 2], 9 * 9 * 32),
         (NatureCnn, [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)], [4, 2, 1], 7 * 7 * 64),
     ):
-        network = kind((4, 84, 84), layer_norm=False)
+        network = kind((4, 84, 84))
         assert [tuple(layer.weight.shape) for layer in network.convolutions] == shapes
         assert [layer.stride[0] for layer in network.convolutions] == strides
         assert network.linear.in_features == inputs

@@ -15,7 +15,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
 from shmppo.models.gtrxl import Gtrxl, GtrxlLayer, linears, memory_size
 
-INPUTS, HIDDEN, HEADS, WINDOW, STEPS, SEQUENCES = 5, 12, 3, 6, 15, 4
+INPUTS, HIDDEN, HEADS, WINDOW, STEPS, SEQUENCES = 5, 12, 4, 6, 15, 4
 COUNTS = (0, 1, 4, 6)
 """Steps in the memory of each sequence."""
 
@@ -23,7 +23,7 @@ COUNTS = (0, 1, 4, 6)
 def small_core(layers: int, window: int = WINDOW) -> Gtrxl:
     """A small core with random biases as well as weights."""
     torch.manual_seed(0)
-    return with_noise(Gtrxl(INPUTS, HIDDEN, layers, HEADS, window), 0.3)
+    return with_noise(Gtrxl(INPUTS, HIDDEN, layers, window), 0.3)
 
 
 def inputs(layers: int) -> tuple[Tensor, Tensor]:

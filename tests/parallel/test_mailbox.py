@@ -16,7 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep import mailbox
 from shmppo.lockstep.mailbox import LearnerMailbox, PipeQueue, Stop, WakeUp, WorkerMailbox
-from shmppo.lockstep.pool import Collect, Command, ComputeGradients, RefreshStates
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, ReduceGradients
 from shmppo.parallel import spin
 from shmppo.parallel.shared_buffers import Control, SharedBuffers, allocate
 from shmppo.parallel.spin import SpinWait
@@ -24,7 +24,7 @@ from shmppo.ppo.layout import run_fields
 
 CONFIG = TrainConfig(env="CartPole-v1", num_envs=4, rollout_steps=8, minibatches=2, workers=2, quiet=True)
 COMMANDS: list[Command] = [
-    Collect(0), *(ComputeGradients(number // 7, number % 7) for number in range(2, 40)), RefreshStates(),
+    Collect(0), *(ComputeGradients(number // 7, number % 7) for number in range(2, 40)), ReduceGradients(),
 ]  # fmt: skip
 
 

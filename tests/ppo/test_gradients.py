@@ -21,7 +21,7 @@ from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.loss import METRICS, coefficients
+from shmppo.ppo.loss import METRICS
 from shmppo.ppo.minibatches import cut_sequences
 
 CONFIG = TrainConfig(
@@ -35,28 +35,26 @@ AUXILIARY = {"auxiliary": "networks:Predict", "auxiliary_coef": 0.7}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},
-    "lmu-burn-in": {"core": "lmu", "num_layers": 2, "burn_in": 3},
-    "lru-burn-in": {"core": "lru", "num_layers": 2, "burn_in": 3},
-    "gtrxl-burn-in": {"core": "gtrxl", "num_layers": 2, "burn_in": 3, "attention_window": 4},
-    "burn-in": {"burn_in": 3},
+    "lmu": {"core": "lmu", "num_layers": 2},
+    "lru": {"core": "lru", "num_layers": 2},
+    "gtrxl": {"core": "gtrxl", "num_layers": 2, "attention_window": 4},
     "dict": SHAPED,
     "dict-none": SHAPED | {"core": "none"},
     "penalty": {"objective": "penalty", "penalty_coef": 3.0},
     "clone": {"objective": "clone"},
-    "clone-burn-in": SHAPED | {"objective": "clone", "burn_in": 3, "encoder": "mlp"},
+    "clone-dict": SHAPED | {"objective": "clone", "encoder": "mlp"},
     "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
     "beta": {"env": "Pendulum-v1", "normalize_obs": False, "distribution": "beta"},
     "beta-penalty": {"env": "Pendulum-v1", "objective": "penalty", "penalty_coef": 3.0, "distribution": "beta"},
-    "teacher": {"teacher": "runs/teacher", "teacher_coef": 0.7, "burn_in": 3},
+    "teacher": {"teacher": "runs/teacher", "teacher_coef": 0.7},
     "distill": {"teacher": "runs/teacher", "objective": "distill", "env": "Pendulum-v1"},
     "warm-up": {"teacher": "runs/teacher", "critic_warmup_steps": 1, "separate_critic": "all"},
     "value-clip": {"value_clip": True, "clip": 0.02},
-    "dual": {"env": "HalfCheetah-v5", "normalize_obs": False, "dual_clip": 1.05, "clip": 0.02},
-    "auxiliary": AUXILIARY | {"burn_in": 3},
+    "auxiliary": AUXILIARY,
     "auxiliary-none": AUXILIARY | {"core": "none"},
     "auxiliary-lmu": AUXILIARY | {"core": "lmu", "num_layers": 2, "separate_critic": "core"},
     "auxiliary-input": AUXILIARY | {"env": "Pendulum-v1", "core": "none", "encoder_sizes": ()},
-    "auxiliary-dict": SHAPED | AUXILIARY | {"separate_critic": "all", "burn_in": 3},
+    "auxiliary-dict": SHAPED | AUXILIARY | {"separate_critic": "all"},
 }
 
 BY_TORCH = ("lstm", "dict", "per-dimension", "distill", "auxiliary-dict")
@@ -98,16 +96,14 @@ def plain_terms(
     total = torch.zeros(len(METRICS), dtype=torch.float64)
     for start, n, length, slot in sequences:
         span = slice(start, start + length)
-        warm = config.burn_in if slot >= 0 and start > 0 else 0
-        seen = slice(start - warm, start + length)
         state = torch.zeros(1, model.state_size, dtype=torch.float64)
         if slot >= 0 and model.state_size:
             state[0] = torch.from_numpy(rollout.sequence_state[slot, n])
-        obs = [torch.from_numpy(leaf[seen, n].copy()).unsqueeze(1) for leaf in rollout.obs]
+        obs = [torch.from_numpy(leaf[span, n].copy()).unsqueeze(1) for leaf in rollout.obs]
         obs = [leaf.double() if leaf.is_floating_point() else leaf for leaf in obs]
         with torch.no_grad():
-            before = old_model(obs, state)[0][warm:]
-        params, values = (out[warm:] for out in model(obs, state)[:2])
+            before = old_model(obs, state)[0]
+        params, values = model(obs, state)[:2]
         actions = torch.from_numpy(rollout.actions[span, n].copy())
         policy, old_policy = (torch_distribution(distribution, p[:, 0]) for p in (params, before))
         log_ratios = log_prob_of(policy, actions) - log_prob_of(old_policy, actions)
@@ -129,8 +125,6 @@ def plain_terms(
             objective = scaled * bounded.prod(-1)
         else:
             objective = torch.min(ratio * scaled, ratio.clamp(low, high) * scaled)
-        if config.dual_clip is not None:
-            objective = torch.where(scaled < 0, torch.max(objective, config.dual_clip * scaled), objective)
         errors = (values[:, 0] - target).square()
         if config.value_clip:
             old_values = torch.from_numpy(rollout.value[span, n])
@@ -141,8 +135,8 @@ def plain_terms(
             teacher = torch_distribution(distribution, torch.from_numpy(rollout.teacher_params[span, n].copy()))
             teacher_kl = kl_divergence(teacher, policy)
         if model.auxiliary is not None:
-            features = model.features(obs, state)[0][0][warm:, 0]
-            auxiliary = model.auxiliary(features, [leaf[warm:, 0] for leaf in obs], actions, target)
+            features = model.features(obs, state)[0][0][:, 0]
+            auxiliary = model.auxiliary(features, [leaf[:, 0] for leaf in obs], actions, target)
         actor = 0.0 if config.critic_warmup_steps or config.objective == "distill" else 1.0
         entropy = policy.entropy() + (np.log(4.0) if config.distribution == "beta" else 0.0)  # actions in −2 … 2
         terms = [-actor * objective, errors / 2, entropy, kl, clipped, teacher_kl, auxiliary]
@@ -232,40 +226,8 @@ def test_the_code_of_an_environment_may_have_disabled_gradients(changes: dict[st
     assert buffers.shard_results.gradients.any(axis=1).all()
 
 
-def test_the_clip_range_of_values_is_annealed() -> None:
-    """In iteration 3 of 6, half of it remains."""
-    config, losses = dataclasses.replace(CONFIG, value_clip=True, total_steps=4 * 48 * 6), []
-    for changes, iteration in (({"clip": 0.02, "anneal_clip": True}, 3), ({"clip": 0.01}, 0), ({"clip": 0.02}, 0)):
-        buffers, learner, pool = sampled(dataclasses.replace(config, **changes))
-        planned(buffers, learner)
-        buffers.minibatches.coefficients[:] = list(coefficients(learner.schedule, iteration).values())
-        learner.model.value_head.bias.data += 0.015
-        pool.execute(ComputeGradients(0, 0))
-        losses.append(float(buffers.shard_results.loss_terms[:, 1].sum()))
-    annealed, half, whole = losses
-    assert annealed == half != whole
-
-
-def test_the_policy_of_a_probe_has_no_burn_in_steps() -> None:
-    config = dataclasses.replace(CONFIG, burn_in=3)
-    buffers, learner, _ = sampled(config, rollouts=2)
-    gradients = ShardGradients(config, inspect_task(config).distribution, learner.model, buffers)
-    sequences = cut_sequences(buffers.rollout.first, config.sequence_steps).astype(np.int64)
-    assert len(gradients.policy(sequences)) == sequences[:, 2].sum()
-
-
-def test_burn_in_steps_have_no_part_in_the_kl_of_a_penalty() -> None:
-    config = dataclasses.replace(CONFIG, objective="penalty", burn_in=3)
-    buffers, learner, pool = sampled(config)
-    planned(buffers, learner)
-    found = []
-    for shift in (0.0, 1.0):  # of the policy that acted, at the steps that count in no sequence of this minibatch
-        plan = buffers.minibatches
-        bounds = plan.bounds[0, 0]
-        counted = np.zeros((config.rollout_steps, 4), bool)
-        for start, n, length, _ in plan.sequences[plan.order[0, bounds[0] : bounds[-1]]].tolist():
-            counted[start : start + length, n] = True
-        buffers.rollout.policy_params[~counted] += shift * np.array([1, -1])
-        pool.execute(ComputeGradients(0, 0))
-        found.append(buffers.shard_results.loss_terms.sum(0))
-    np.testing.assert_array_equal(found[0], found[1])
+def test_the_policy_of_a_probe_has_each_step_of_its_sequences_once() -> None:
+    buffers, learner, _ = sampled(CONFIG, rollouts=2)
+    gradients = ShardGradients(CONFIG, inspect_task(CONFIG).distribution, learner.model, buffers)
+    sequences = cut_sequences(buffers.rollout.first, CONFIG.sequence_steps).astype(np.int64)
+    assert len(gradients.policy(sequences)) == sequences[:, 2].sum() == CONFIG.batch_steps

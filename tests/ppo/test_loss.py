@@ -12,7 +12,6 @@ import torch
 from shmppo.ppo.loss import (
     clipped_objective,
     dimension_clipped_objective,
-    dual_clipped,
     kl_estimate,
     squared_error,
     unclipped_objective,
@@ -52,20 +51,9 @@ def test_clipping_by_dimension_with_one_dimension_is_joint_clipping() -> None:
     np.testing.assert_array_equal(gradient[:, 0], joint_gradient)
 
 
-def test_dual_clip_by_hand() -> None:
-    ratio, advantages = np.array([4.0, 4.0, 2.0]), np.array([1.0, -1.0, -1.0])
-    plain, gradient = clipped_objective(ratio, advantages, 0.2)
-    assert plain.tolist() == pytest.approx([1.2, -4.0, -2.0])
-    clipped, clipped_gradient = dual_clipped(plain, gradient, advantages, 3.0)
-    assert clipped.tolist() == pytest.approx([1.2, -3.0, -2.0])
-    assert clipped_gradient.tolist() == pytest.approx([0.0, 0.0, -2.0])
-
-
 def test_a_clipped_step_has_no_gradient_even_if_its_ratio_overflows() -> None:
-    objective, gradient = clipped_objective(np.array([np.inf, np.inf]), np.array([1.0, -1.0]), 0.2)
-    assert (objective[0], gradient[0]) == (1.2, 0)
-    clipped, clipped_gradient = dual_clipped(objective[1:], gradient[1:], np.array([-1.0]), 3.0)
-    assert (clipped.tolist(), clipped_gradient.tolist()) == ([-3.0], [0.0])
+    objective, gradient = clipped_objective(np.array([np.inf]), np.array([1.0]), 0.2)
+    assert (objective.tolist(), gradient.tolist()) == ([1.2], [0.0])
 
 
 def test_value_loss_by_hand() -> None:
@@ -92,14 +80,12 @@ def test_derivatives_agree_with_finite_differences() -> None:
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("dual", [None, 1.5])
-def test_derivatives_by_dimension_agree_with_finite_differences(dual: float | None) -> None:
+def test_derivatives_by_dimension_agree_with_finite_differences() -> None:
     generator = np.random.default_rng(0)
     log_prob, advantages = 0.3 * generator.standard_normal((200, 3)), generator.standard_normal(200)
 
     def objective(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        plain, gradient = dimension_clipped_objective(np.exp(x), advantages, 0.2)
-        return (plain, gradient) if dual is None else dual_clipped(plain, gradient, advantages, dual)
+        return dimension_clipped_objective(np.exp(x), advantages, 0.2)
 
     gradient = objective(log_prob)[1]
     for d in range(3):
@@ -161,37 +147,29 @@ def test_float32_value_loss_agrees_with_autograd_in_float64(spread: float) -> No
     np.testing.assert_allclose(actual[0], loss(torch.from_numpy(values.astype(np.float64))), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("dual", [None, 1.5])
 @pytest.mark.parametrize("dimensions", [None, 1, 3])
-def test_float32_objectives_agree_with_autograd_in_float64(dimensions: int | None, dual: float | None) -> None:
+def test_float32_objectives_agree_with_autograd_in_float64(dimensions: int | None) -> None:
     """With `dimensions`, the ratio is per action dimension. None: one ratio per step."""
     clip, count = 0.2, 20_000
     shape = () if dimensions is None else (dimensions,)
     ratios = (1 + clip * around_the_clip_range(count, shape)).astype(np.float32)
-    ratios[::4] *= 1.7  # some beyond the dual clip
+    ratios[::4] *= 1.7
     advantages = np.random.default_rng(1).standard_normal(count).astype(np.float32)
     advantages64 = torch.from_numpy(advantages.astype(np.float64))
 
     def objective(log_prob: torch.Tensor) -> torch.Tensor:
         ratio = log_prob.exp()
         if dimensions is None:
-            found = torch.minimum(ratio * advantages64, ratio.clamp(1 - clip, 1 + clip) * advantages64)
-        else:
-            sign = advantages64.sign().unsqueeze(-1)
-            bounded = torch.minimum(sign * ratio, sign * ratio.clamp(1 - clip, 1 + clip))
-            found = advantages64 * (sign * bounded).prod(-1)
-        if dual is not None:
-            found = torch.where(advantages64 < 0, torch.maximum(found, dual * advantages64), found)
-        return found
+            return torch.minimum(ratio * advantages64, ratio.clamp(1 - clip, 1 + clip) * advantages64)
+        sign = advantages64.sign().unsqueeze(-1)
+        bounded = torch.minimum(sign * ratio, sign * ratio.clamp(1 - clip, 1 + clip))
+        return advantages64 * (sign * bounded).prod(-1)
 
     function = clipped_objective if dimensions is None else dimension_clipped_objective
     value, gradient = function(ratios, advantages, clip)
-    if dual is not None:
-        value, gradient = dual_clipped(value, gradient, advantages, dual)
     log_ratios = np.log(ratios.astype(np.float64))
     expected = autograd(objective, log_ratios)
-    kink = np.zeros(count, bool) if dual is None else np.abs(value / advantages - dual) < 1e-5
-    np.testing.assert_allclose(gradient[~kink], expected[~kink], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(value, objective(torch.from_numpy(log_ratios)), rtol=1e-5, atol=1e-7)
 
 

@@ -9,9 +9,11 @@ import pytest
 from conftest import planned, sampled
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ShmppoError
 from shmppo.ppo.gradients import pack_steps
 from shmppo.ppo.loss import coefficients
 from shmppo.ppo.minibatches import assign_shards, cut_sequences, equal_cuts, shuffle_sequences
+from shmppo.utils.rng import minibatch_generator
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -52,9 +54,8 @@ def test_sequences_cover_the_rollout_once_and_contain_no_reset(sequence_steps: i
     rng = np.random.default_rng(0)
     first = rng.random((37, 5)) < 0.15
     sequences = cut_sequences(first, sequence_steps)
-    index, active, counted, _ = pack_steps(sequences[np.argsort(-sequences[:, 2])], rows=5)
+    index, active, _ = pack_steps(sequences[np.argsort(-sequences[:, 2])], rows=5)
     assert sorted(index.tolist()) == list(range(37 * 5))
-    assert counted.all()
     assert (len(active), active.sum()) == (sequences[:, 2].max(), len(index))
     for start, env, length, slot in sequences.tolist():
         assert 1 <= length <= sequence_steps
@@ -67,17 +68,10 @@ def test_sequences_cover_the_rollout_once_and_contain_no_reset(sequence_steps: i
 
 
 def test_steps_are_packed_by_time_by_hand() -> None:
-    index, active, counted, member = pack_steps(np.array([[0, 0, 4, 0], [2, 1, 2, -1]]), rows=3)
+    index, active, member = pack_steps(np.array([[0, 0, 4, 0], [2, 1, 2, -1]]), rows=3)
     assert index.tolist() == [0, 7, 3, 10, 6, 9]
     assert active.tolist() == [2, 2, 1, 1]
     assert member.tolist() == [0, 1, 0, 1, 0, 0]
-    assert counted.all()
-    # With burn-in: the middle sequence continues an episode within the rollout.
-    sequences = np.array([[5, 2, 3, 1], [4, 0, 2, -1], [0, 1, 1, 0]])
-    index, active, counted, _ = pack_steps(sequences, rows=10, burn_in=2)
-    assert index.tolist() == [32, 40, 1, 42, 50, 52, 62, 72]
-    assert active.tolist() == [3, 2, 1, 1, 1]
-    assert counted.tolist() == [False, True, True, False, True, True, True, True]
 
 
 def test_equal_cuts_have_nearly_equal_step_counts() -> None:
@@ -100,23 +94,18 @@ def test_minibatches_contain_every_sequence_once_and_differ_between_epochs() -> 
     sequences = cut_sequences(np.random.default_rng(0).random((64, 6)) < 0.1, 8)
     orders = []
     for epoch in range(2):
-        order, cuts = shuffle_sequences(sequences, seed=1, block=6, blocks=1, iteration=0, epoch=epoch, minibatches=4)
+        order, cuts = shuffle_sequences(sequences[:, 2], 4, minibatch_generator(1, 0, 0, epoch))
         assert sorted(order.tolist()) == list(range(len(sequences)))
-        assert len(cuts) == 5
+        assert (cuts[0], cuts[-1], len(cuts)) == (0, len(sequences), 5)
+        steps = np.add.reduceat(sequences[order, 2], cuts[:-1])
+        assert np.abs(steps - 64 * 6 / 4).max() <= 8
         orders.append(order.tolist())
     assert orders[0] != orders[1]
 
 
-def test_a_block_gives_a_minibatch_the_same_sequences_alone_and_among_others() -> None:
-    """So R ranks with N environments each have the minibatches of one rank with R·N environments."""
-    first = np.random.default_rng(0).random((40, 4)) < 0.1
-    both = cut_sequences(first, 8)
-    order, cuts = shuffle_sequences(both, seed=3, block=2, blocks=2, iteration=5, epoch=1, minibatches=3)
-    alone = cut_sequences(first[:, :2], 8)
-    order_alone, cuts_alone = shuffle_sequences(alone, seed=3, block=2, blocks=1, iteration=5, epoch=1, minibatches=3)
-    for m in range(3):
-        members = [r for r in order[cuts[m] : cuts[m + 1]].tolist() if r < len(alone)]
-        assert members == order_alone[cuts_alone[m] : cuts_alone[m + 1]].tolist()
+def test_fewer_sequences_than_minibatches_are_an_error() -> None:
+    with pytest.raises(ShmppoError, match="a rollout has 2 sequences, but --minibatches is 3; lower it, or raise"):
+        shuffle_sequences(np.array([8, 8]), 3, minibatch_generator(1, 0, 0, 0))
 
 
 @pytest.mark.parametrize(("steps", "bounds"), [([9, 4, 4], [0, 1, 2, 3, 3, 3]), ([9], [0, 1, 1])])

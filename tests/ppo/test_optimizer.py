@@ -16,8 +16,7 @@ from shmppo.ppo.optimizer import Optimizer, divide_parameters, load_optimizer_st
 SHARDS = 3
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
-    "adam with decay": {"weight_decay": 0.1},
-    "adamw": {"weight_decay": 0.01},
+    "adam with decay": {"weight_decay": 0.01},
     "sgd": {},
     "sgd with decay": {"weight_decay": 0.01},
 }
@@ -68,7 +67,7 @@ def stepped(name: str) -> np.ndarray:
     return result
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("name", ["adam", "adam with decay"])
 def test_the_first_step_ignores_earlier_moments(name: str) -> None:
     """The learner sets the number of steps to 0 after --critic-warmup-steps."""
     buffers = memory(np.array([1.0, 2.0]))
@@ -85,7 +84,8 @@ def test_by_hand() -> None:
     # Two equal gradients: Adam's corrected moments are g and g², so each step is 0.1 · sign(g).
     np.testing.assert_allclose(stepped("adam"), [0.8, 2.2], rtol=1e-6)
     # decoupled decay: θ ← 0.999 θ before each step
-    np.testing.assert_allclose(stepped("adamw"), [(0.999 - 0.1) * 0.999 - 0.1, (2 * 0.999 + 0.1) * 0.999 + 0.1], 1e-6)
+    expected = [(0.999 - 0.1) * 0.999 - 0.1, (2 * 0.999 + 0.1) * 0.999 + 0.1]
+    np.testing.assert_allclose(stepped("adam with decay"), expected, rtol=1e-6)
     np.testing.assert_allclose(stepped("sgd"), [0.9, 2.2], rtol=1e-6)
     # L2: θ ← θ − 0.1 (g + 0.01 θ)
     expected = [0.999 * 0.949 - 0.05, 0.999 * (2 * 0.999 + 0.1) + 0.1]
@@ -105,8 +105,7 @@ def test_two_different_gradients_by_hand() -> None:
 def of_torch(config: TrainConfig, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
     if config.optimizer == "sgd":
         return torch.optim.SGD([parameter], lr=1.0, weight_decay=config.weight_decay)
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(
+    return torch.optim.AdamW(
         [parameter], lr=1.0, eps=config.adam_eps, weight_decay=config.weight_decay, betas=(0.9, 0.999), fused=True
     )
 

@@ -1,4 +1,4 @@
-"""Schedules: annealing, warm-up, and adaptation to the KL at the documented thresholds."""
+"""Schedules: annealing, warm-up of the critic, and adaptation to the KL at the documented thresholds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ def test_annealing_reaches_zero_at_its_horizon() -> None:
     assert [plain.remaining(i) for i in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert [plain.learning_rate(i) for i in (0, 2, 4)] == [1e-3, 5e-4, 0.0]
     assert schedule(lr_schedule="constant").learning_rate(3) == 1e-3
-    now = coefficients(schedule(anneal_clip=True, anneal_entropy=True, entropy_coef=0.1), 2)
-    assert (now["clip_range"], now["entropy_coef"]) == (0.1, 0.05)
-    now = coefficients(schedule(entropy_coef=0.1), 2)
-    assert (now["clip_range"], now["entropy_coef"]) == (0.2, 0.1)
+    assert coefficients(schedule(anneal_entropy=True, entropy_coef=0.1), 2)["entropy_coef"] == 0.05
+    assert coefficients(schedule(entropy_coef=0.1), 2)["entropy_coef"] == 0.1
 
 
 def test_the_teacher_fades_and_the_critic_warms_up_alone() -> None:
@@ -33,20 +31,14 @@ def test_the_teacher_fades_and_the_critic_warms_up_alone() -> None:
     assert coefficients(schedule(teacher="runs/teacher"), 3)["teacher_coef"] == 1.0
     assert coefficients(schedule(teacher_coef=2.0), 0)["teacher_coef"] == 0.0
     distilled = coefficients(schedule(teacher="runs/teacher", objective="distill", entropy_coef=0.1), 3)
-    expected = {"policy_coef": 0.0, "entropy_coef": 0.0, "penalty_coef": 1.0, "clip_range": 0.2, "teacher_coef": 1.0}
+    expected = {"policy_coef": 0.0, "entropy_coef": 0.0, "penalty_coef": 1.0, "teacher_coef": 1.0}
     assert distilled == expected
     warm = schedule(separate_critic="all", critic_warmup_steps=150, entropy_coef=0.1, teacher="runs/teacher")
     assert [warm.trains_actor(i) for i in range(3)] == [False, False, True]
-    expected = {"policy_coef": 0.0, "entropy_coef": 0.0, "penalty_coef": 0.0, "clip_range": 0.2, "teacher_coef": 0.0}
+    expected = {"policy_coef": 0.0, "entropy_coef": 0.0, "penalty_coef": 0.0, "teacher_coef": 0.0}
     assert coefficients(warm, 1) == expected
-    expected = {"policy_coef": 1.0, "entropy_coef": 0.1, "penalty_coef": 1.0, "clip_range": 0.2, "teacher_coef": 1.0}
+    expected = {"policy_coef": 1.0, "entropy_coef": 0.1, "penalty_coef": 1.0, "teacher_coef": 1.0}
     assert coefficients(warm, 2) == expected
-
-
-def test_warm_up_multiplies_the_schedule() -> None:
-    warm = schedule(lr_schedule="constant", warmup_steps=200)
-    assert [warm.learning_rate(i) for i in range(3)] == [5e-4, 1e-3, 1e-3]
-    assert schedule(warmup_steps=400).learning_rate(1) == pytest.approx(1e-3 * 0.75 * 0.5)
 
 
 def test_the_penalty_halves_and_doubles_at_its_thresholds() -> None:

@@ -100,7 +100,7 @@ def test_after_a_resume_with_other_evaluations_their_values_decide(
 ) -> None:
     script_evaluations(monkeypatch, [9, 1, 2])
     trained(tmp_path / "run", best_by="eval/return", stop_at_iteration=2)
-    assert resume(tmp_path / "run", eval_sample=True)["best_value"] == 2
+    assert resume(tmp_path / "run", eval_env_kwargs={"sutton_barto_reward": True})["best_value"] == 2
     assert load_selected_checkpoint(tmp_path / "run", "best")["iteration"] == 5
 
 
@@ -148,11 +148,7 @@ def test_failed_episodes_do_not_count_with_skip_bad_episodes(tmp_path: Path) -> 
     assert all(np.isnan(row["eval/return"]) for row in rows)
 
 
-def test_sampled_actions_and_other_arguments_of_the_environment(reference: Any, tmp_path: Path) -> None:
-    weights, rows = trained(tmp_path / "sampled", eval_sample=True)
-    assert weights == reference[1]
-    result = evaluate(tmp_path / "sampled", episodes=7, seed=SMALL.seed, stochastic=True)
-    assert rows[-1]["eval/return"] == pytest.approx(np.mean(result.returns), rel=1e-9)
+def test_other_arguments_of_the_environment(tmp_path: Path) -> None:
     _, rows = trained(
         tmp_path / "longer", env="environments:Counter", env_kwargs={"length": 5}, eval_env_kwargs={"length": 9}
     )

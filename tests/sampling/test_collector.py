@@ -128,30 +128,20 @@ def test_the_error_names_the_environment_the_violated_rule_and_the_step(how: str
 
 # --- SequenceStarts, with L = 4, T = 10, and one environment, whose state before step t is the number t
 
-STARTS: list[tuple[int, list[int], list[int], list[int]]] = [
-    # burn-in, steps at which episodes begin, steps at which the states are stored (by slot), steps of `update`
+STARTS: list[tuple[list[int], list[int], list[int]]] = [
+    # Steps at which episodes begin, steps at which the states are stored (by slot), steps of `update`
     # Sequences begin at 0, 4, and 6. The one at 6 begins an episode. The next would begin at step 10.
-    (0, [6], [0, 4], [0, 4, 6]),
+    ([6], [0, 4], [0, 4, 6]),
     # Sequences begin at 0, 4, 8, and 9; those at 0 and 9 begin episodes.
-    (0, [0, 9], [4, 8], [0, 4, 8, 9]),
+    ([0, 9], [4, 8], [0, 4, 8, 9]),
     # Sequences begin at 0, 4, and 8.
-    (0, [], [0, 4, 8], [0, 4, 8]),
-    # The same with burn-in. The state at step 0 is stored there, the others two steps before their sequences.
-    (2, [], [0, 2, 6], [0, 2, 4, 6, 8]),
-    # An episode begins at 6, where a state would be stored for step 8.
-    (2, [6], [0, 2], [0, 2, 4, 6, 8]),
-    (2, [0, 9], [2, 6], [0, 2, 4, 6, 8, 9]),
-    # The state of step 2 is for a sequence at step 4. That never begins, because an episode begins at 3. So the state
-    # of step 5, for the sequence at step 7, overwrites it.
-    (2, [3], [0, 5], [0, 2, 3, 5, 7, 9]),
+    ([], [0, 4, 8], [0, 4, 8]),
 ]
 
 
-@pytest.mark.parametrize(("burn_in", "episodes", "stored_at", "updated_at"), STARTS)
-def test_sequence_starts_by_hand(
-    burn_in: int, episodes: list[int], stored_at: list[int], updated_at: list[int]
-) -> None:
-    config = dataclasses.replace(CONFIG, num_envs=1, workers=0, rollout_steps=10, burn_in=burn_in, grad_shards=1)
+@pytest.mark.parametrize(("episodes", "stored_at", "updated_at"), STARTS)
+def test_sequence_starts_by_hand(episodes: list[int], stored_at: list[int], updated_at: list[int]) -> None:
+    config = dataclasses.replace(CONFIG, num_envs=1, workers=0, rollout_steps=10, grad_shards=1)
     assert config.state_slots == 3
     starts = SequenceStarts(config, 1)
     for _ in range(2):  # the second rollout does not depend on the first
@@ -196,8 +186,8 @@ def test_without_a_recurrent_core_no_state_is_stored() -> None:
 def test_an_episode_without_a_seed_of_its_own_is_not_replayed(seeding: Any, known: bool) -> None:
     """Not even before its first step: its first observation may be that of every episode."""
 
-    config = dataclasses.replace(CONFIG, env="CartPole-v1", workers=0, episode_seeding=seeding)
-    task = inspect_task(config)
+    config = dataclasses.replace(CONFIG, env="CartPole-v1", workers=0)
+    task = dataclasses.replace(inspect_task(config), seeding=seeding)
     buffers, learner = published(config, task)
     first, second = (Collector(config, task, learner.model, buffers, range(5), np.zeros(2, np.int64)) for _ in range(2))
     first.start()

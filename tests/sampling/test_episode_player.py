@@ -22,9 +22,9 @@ from shmppo.utils.rng import episode_seed
 CONFIG = TrainConfig(num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, workers=0)
 
 
-def evaluation(config: TrainConfig) -> Callable[[], list[EpisodeResult]]:
-    """A function that plays three episodes, with the same player in each call."""
-    task = inspect_task(config)
+def evaluation(config: TrainConfig, **changes: Any) -> Callable[[], list[EpisodeResult]]:
+    """A function that plays three episodes, with the same player in each call. changes: of the task."""
+    task = dataclasses.replace(inspect_task(config), **changes)
     model, size = build_model(config, task.observation, task.distribution), task.observation.normalized_size
     player = EpisodePlayer(config, task, model)
     return lambda: player.play(range(3), np.zeros(size, np.float32), np.ones(size, np.float32), None)
@@ -32,7 +32,7 @@ def evaluation(config: TrainConfig) -> Callable[[], list[EpisodeResult]]:
 
 @pytest.mark.parametrize("seeding", ["episode", "once"])
 def test_an_evaluation_continues_no_environment_of_the_one_before(seeding: Any) -> None:
-    play = evaluation(dataclasses.replace(CONFIG, episode_seeding=seeding))
+    play = evaluation(CONFIG, seeding=seeding)
     results = play()
     assert len({result.length for result in results}) > 1
     assert play() == results

@@ -149,13 +149,13 @@ def test_a_search_pauses_after_its_minutes_and_continues(tmp_path: Path, monkeyp
 def test_failed_and_refused_trials_are_recorded_and_skipped(tmp_path: Path) -> None:
     ArtificialRun.failing_clip = 0.1
     space = parse_space(
-        {"clip": {"choices": [0.1, 0.2]}, "num_envs": {"choices": [3, 16]}, "env_block": {"choices": [4]}}, "it"
+        {"clip": {"choices": [0.1, 0.2]}, "num_envs": {"choices": [3, 16]}, "minibatches": {"choices": [16]}}, "it"
     )
     trials = search(tmp_path / "search", space=space)
     for trial in trials:
         if trial.params["num_envs"] == 3:
             assert trial.state == TrialState.FAIL
-            assert "--num-envs 3 is not a multiple" in trial.user_attrs["reason"]
+            assert "--minibatches is 16 but 3 environments" in trial.user_attrs["reason"]
         elif trial.params["clip"] == 0.1:
             assert trial.state == TrialState.FAIL
             assert trial.user_attrs["reason"] == "bad"

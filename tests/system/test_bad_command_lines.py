@@ -22,10 +22,10 @@ FOREIGN = list(itertools.chain(*RENAMED.values(), *EXPLAINED.values()))
 OUT_OF_RANGE = (
     "num-envs 0", "total-steps -5", "seed -1", "seed 99999999999999999999", "gamma 1.5", "gamma nan", "gae-lambda -0.1",
     "learning-rate 0", "learning-rate inf", "clip -1", "epochs 0", "minibatches 0", "rollout-steps 0", "seq-len 0",
-    "burn-in 99", "hidden-size 0", "hidden-size 99999999", "num-layers 0", "encoder-sizes 64 0", "workers -1",
-    "env-block 3", "grad-shards 0", "dual-clip 1", "target-kl 0", "desired-kl 0", "penalty-coef -1", "value-coef -1",
-    "entropy-coef nan", "anneal-steps 0", "warmup-steps -1", "adam-eps 0", "weight-decay -1", "max-grad-norm 0",
-    "worker-timeout 0", "worker-timeout nan", "rank-timeout inf", "eval-every 0", "eval-episodes 0", "keep-every 0",
+    "hidden-size 0", "hidden-size 99999999", "num-layers 0", "encoder-sizes 64 0", "workers -1",
+    "grad-shards 0", "target-kl 0", "desired-kl 0", "penalty-coef -1", "value-coef -1",
+    "entropy-coef nan", "anneal-steps 0", "adam-eps 0", "weight-decay -1", "max-grad-norm 0",
+    "worker-timeout 0", "worker-timeout nan", "eval-every 0", "eval-episodes 0", "keep-every 0",
     "checkpoint-every 0", "kl-profile-every 0", "check-determinism -1", "preempt-fraction 1.5", "log-std-init 99",
     "log-std-min 5", "device tpu", "clip-reward 0", "stop-at-iteration 0", "hide-obs 99", "run-dir=", "env :foo",
     "env-kwargs a", "env-kwargs a=NaN", "env-kwargs =1", "env NoSuchEnv-v0", "env no_such_module:Env",
@@ -35,10 +35,10 @@ OUT_OF_RANGE = (
 )  # fmt: skip
 COMBINATIONS = (
     "--workers 32 --num-envs 16", "--learning sharded --workers 0", "--learning sharded --device cuda",
-    "--core none --burn-in 2", "--core none --refresh-states", "--objective penalty --ratio per-dimension",
-    "--objective penalty --dual-clip 3", "--objective distill", "--critic-warmup-steps 9",
+    "--core none --separate-critic core", "--objective penalty --ratio per-dimension",
+    "--objective distill", "--critic-warmup-steps 9",
     "--num-envs 2 --rollout-steps 8 --minibatches 99",
-    "--preempt-fraction 0.5 --refresh-states", "--env-backend envpool --prev-action",
+    "--preempt-fraction 0.5 --device tpu", "--env-backend vector --prev-action",
     "--env-backend vector --wrappers TimeLimit", "--env-backend vector --action-masks", "--preset auto",
     "--resume runs/none --gamma 0.5", "--resume runs/none --no-normalize-obs", "--resume --help-me", "CartPole-v1",
     "env=CartPole-v1", "-x", "--=", "--seed 1 2", "--quiet True", "--no-gamma",

@@ -32,7 +32,7 @@ CASES: list[tuple[str, str, str]] = [
     ("verify", NOBODY, f"RUN_DIRS {NOBODY} {NO_HOME}"),
     ("verify", LONG, TOO_LONG),
     ("train", "--worker-timeout 1e7", "--worker-timeout is 10000000.0; it must be positive and at most 1e6 seconds"),
-    ("train", "--rank-timeout 1e20", "--rank-timeout is 1e+20; it must be positive and at most 1e6 seconds"),
+    ("train", "--worker-timeout 1e20", "--worker-timeout is 1e+20; it must be positive and at most 1e6 seconds"),
     ("train", "--hidden-size 1000000000000", "--hidden-size is 1000000000000; it must be at most 1048576"),
     ("train", "--num-layers 1000000000000", "--num-layers is 1000000000000; it must be at most 100"),
     ("train", "--encoder-sizes 1000000000000", "each must be at least 1 and at most 1048576"),

@@ -15,7 +15,7 @@ from cases import CASES, DISTURBANCES, SEEDED_ONCE, Disturbance, assert_same_num
 DEFAULT = "lstm"
 RESTORED = (
     "gru", "feed-forward", "torch", "agents", "self-play", "teacher", "schedule", "auxiliary", "joint-actions",
-    "snapshots", "vector", "failed-episodes", "evaluations", "evaluations-of-mujoco", "decisions", *SEEDED_ONCE,
+    "snapshots", "vector", "failed-episodes", "evaluations", "evaluations-of-mujoco", "decisions", SEEDED_ONCE,
 )  # fmt: skip
 """Cases whose fast test kills a worker: their environments, states, and decisions are restored in different ways."""
 CHEAPEST = "a stop without workers"
@@ -29,7 +29,7 @@ def pairs() -> list[object]:
     """All cases with all disturbances; those that the fast tests leave out are marked as slow."""
     found = []
     for case in CASES:
-        possible = WITHOUT_REPLAY if case in SEEDED_ONCE else tuple(DISTURBANCES)
+        possible = WITHOUT_REPLAY if case == SEEDED_ONCE else tuple(DISTURBANCES)
         fast = possible if case == DEFAULT else possible[-1:] if case in RESTORED else (CHEAPEST,)
         for how in possible:
             found.append(pytest.param(case, how, id=f"{case}-{how}", marks=() if how in fast else OTHER_PAIRS))

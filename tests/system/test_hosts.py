@@ -15,7 +15,7 @@ import psutil
 import pytest
 from conftest import summary_of
 from public_helpers import wait_for_rows
-from rank_processes import FLAGS, directories
+from rank_processes import FLAGS, IMPATIENT, directories
 
 PORT = "29517"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
@@ -52,13 +52,15 @@ class Hosts:
         """Take the link down."""
         ip("-n", self.names[0], "link", "set", self.links[0], "down")
 
-    def train(self, root: Path, *flags: object) -> list[psutil.Popen]:
+    def train(
+        self, root: Path, *flags: object, program: tuple[str, ...] = ("-m", "shmppo.train")
+    ) -> list[psutil.Popen]:
         """Start a torchrun with one rank on each host."""
         processes = []
         for node, (name, link) in enumerate(zip(self.names, self.links, strict=True)):
             command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
             command += ["--node-rank", str(node), "--master-addr", ADDRESSES[0], "--master-port", PORT]
-            command += ["-m", "shmppo.train", "--env", "CartPole-v1", *FLAGS.split(), "--run-dir", str(root / "run")]
+            command += [*program, "--env", "CartPole-v1", *FLAGS.split(), "--run-dir", str(root / "run")]
             env = os.environ | {"GLOO_SOCKET_IFNAME": link}
             output = open(root / f"host-{node}.txt", "w")  # noqa: SIM115 (the process keeps it open)
             processes.append(psutil.Popen([*command, *map(str, flags)], env=env, stdout=output, stderr=output))
@@ -83,7 +85,9 @@ def hosts() -> Iterator[Hosts]:
 def rank_of(process: psutil.Popen) -> psutil.Process:
     """The rank that a torchrun has started."""
     return next(
-        p for p in process.children(recursive=True) if "shmppo.train" in p.cmdline() and p.ppid() != os.getpid()
+        p
+        for p in process.children(recursive=True)
+        if not {"shmppo.train", IMPATIENT}.isdisjoint(p.cmdline()) and p.ppid() != os.getpid()
     )
 
 

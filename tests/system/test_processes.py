@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from public_helpers import NO_CHECK, csv_rows, slow_after, summary_of, wait_for_rows, worker_processes
-from rank_processes import start, wait_for_training
+from rank_processes import IMPATIENT, start, wait_for_training
 
 pytestmark = pytest.mark.usefixtures("environments_importable")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -209,7 +209,7 @@ def test_shared_memory_in_use_is_the_total_of_the_layout_table_and_none_is_left(
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the shared memory of a process")
 def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    process = start(run_dir, "--total-steps", 10**8, "--workers", 1, "--rank-timeout", 30)
+    process = start(run_dir, "--total-steps", 10**8, "--workers", 1, program=(IMPATIENT, "30"))
     first, second = wait_for_training(process, run_dir)
     everyone = process.children(recursive=True)
     mapped = [line for one in everyone for line in mappings(one.pid)]

@@ -48,10 +48,9 @@ TASKS: dict[str, dict[str, list[Any]]] = {
     "masks": {"env": ["space_environments:Masked-v0"], "env_kwargs": [{"sizes": [3, 4]}], "action_masks": [True]},
 }  # fmt: skip
 """Task -> values of its fields, one of which is drawn."""
-SELF_PLAY = {"opponent_every": [1, 2, 3], "opponent_slots": [1, 2], "opponent_latest": [0.0, 0.5, 1.0]}
 CORES: list[dict[str, Any]] = [
-    {"core": "lstm", "burn_in": 1}, {"core": "gru", "separate_critic": "core"}, {"core": "lmu"}, {"core": "none"},
-    {"core": "lru", "num_layers": 2}, {"core": "gtrxl", "attention_window": 3}, {"core": "gtrxl", "burn_in": 2},
+    {"core": "lstm"}, {"core": "gru", "separate_critic": "core"}, {"core": "lmu"}, {"core": "none"},
+    {"core": "lru", "num_layers": 2}, {"core": "gtrxl", "attention_window": 3},
     {"core": "gru", "kernel": "torch"},
 ]  # fmt: skip
 SIZES = {
@@ -59,10 +58,10 @@ SIZES = {
     "epochs": [1, 3], "hidden_size": [4, 12], "encoder_sizes": [(), (5,), (8, 9)], "seed": [1, 2, 3],
 }  # fmt: skip
 EXTRAS: dict[str, list[Any]] = {
-    "layer_norm": [True], "value_clip": [True], "objective": ["penalty"], "lr_schedule": ["kl-adaptive", "constant"],
-    "target_kl": [1e-4, 0.01], "advantage_norm": ["global", "none"], "optimizer": ["adamw", "sgd"],
+    "activation": ["relu"], "value_clip": [True], "objective": ["penalty"], "lr_schedule": ["kl-adaptive", "constant"],
+    "target_kl": [1e-4, 0.01], "advantage_norm": ["global", "none"], "optimizer": ["sgd"], "weight_decay": [0.01],
     "normalize_obs": [False], "normalize_reward": [False], "autocast": ["bf16"], "kl_profile_every": [2],
-    "checkpoint_every": [1], "warmup_steps": [100], "anneal_clip": [True], "truncation_is_termination": [True],
+    "checkpoint_every": [1], "anneal_entropy": [True], "truncation_is_termination": [True],
     "eval_every": [1, 2, 3], "clip_reward": [0.5], "grad_shards": [1, 2],
 }  # fmt: skip
 
@@ -73,7 +72,7 @@ def draw_run(draw: random.Random) -> TrainConfig:
     extras = {name: EXTRAS[name] for name in draw.sample(sorted(EXTRAS), 4)}
     fields = draw.choice(CORES) | {name: draw.choice(v) for name, v in (SIZES | extras | task).items()}
     if fields.get("self_play") is not None:
-        fields |= {name: draw.choice(values) for name, values in SELF_PLAY.items()}
+        fields["opponent_every"] = draw.choice([1, 2, 3])
     if "agent_id" in fields and draw.random() < 0.5:
         fields |= {"separate_critic": "all", "critic_state": fields["env"].endswith("Crowd")}
     steps = draw.randint(4, 9) * fields["num_envs"] * fields["rollout_steps"]

@@ -76,14 +76,14 @@ def turns_of(config: TrainConfig) -> np.ndarray:
 def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics() -> None:
     """What the agents of `Crowd` observe, and when they act, does not depend on their actions."""
     config = dataclasses.replace(RESOLVED, env="agent_environments:Crowd", action_masks=False, agents=CROWD, workers=0)
-    buffers, learner, pool = sampled(dataclasses.replace(config, opponent_slots=2), rollouts=0)
+    buffers, learner, pool = sampled(config, rollouts=0)
     generator, own = np.random.default_rng(0), buffers.published
     for array in (own.opponents, own.opponent_mean, own.opponent_scale):
         array[:] = generator.normal(size=array.shape)
     turns = turns_of(config)
     pool.start(learner.model)
     pool.execute(Collect(0))
-    for slot in range(2):
+    for slot in range(4):
         alone, learner, pool = sampled(dataclasses.replace(config, self_play=None), rollouts=0)
         alone.published.weights[:] = own.opponents[slot]
         alone.published.obs_mean[:], alone.published.obs_scale[:] = own.opponent_mean[slot], own.opponent_scale[slot]
@@ -95,17 +95,20 @@ def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics() 
 
 
 def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -> None:
-    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=8, opponent_latest=0.2, opponent_every=2)
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_every=2)
     buffers, _, _ = sampled(config)
     members = OpponentPool(config, buffers, tmp_path)
+    earlier = set()
     for iteration in range(8):
         buffers.published.weights[:] = iteration
         members.fill(iteration)
         newest = iteration // 2 * 2
         current = [weights[0] for weights in buffers.published.opponents]
         assert current[:2] == [newest, newest]
+        assert len(current[2:]) == 2
         assert set(current[2:]) <= set(range(0, max(newest, 1), 2))
-    assert len(set(current)) > 2
+        earlier |= set(current[2:])
+    assert len(earlier) > 1
     members.fill(6)  # again, as after an error in a collection
     assert [weights[0] for weights in buffers.published.opponents] == current
     copy = OpponentPool(config, buffers, tmp_path)
@@ -119,7 +122,7 @@ def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -
 
 
 def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
-    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=1, opponent_every=1)
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_every=1)
     buffers, _, _ = sampled(config)
     pool = OpponentPool(config, buffers, tmp_path)
     pool.fill(0)
@@ -135,13 +138,13 @@ def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
 
 def test_the_rating_depends_on_that_of_the_opponent_in_the_slot(tmp_path: Path) -> None:
     """Against a rating that is lower by 400, the expected score is 10 / 11."""
-    config = dataclasses.replace(RESOLVED, workers=0, opponent_slots=2, opponent_every=1)
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_every=1)
     buffers, _, _ = sampled(config)
     pool = OpponentPool(config, buffers, tmp_path)
     for iteration, pool.rating in enumerate((0.0, 400.0)):
         pool.fill(iteration)
     win = np.array([[float(key.metric == "info/win") for key in config.reported_info]])
-    for row, expected in ((2, 1 / 11), (0, 1 / 2)):
+    for row, expected in ((4, 1 / 11), (0, 1 / 2)):
         pool.rating = 400.0
         pool.rate([row], win)
         assert pool.rating == pytest.approx(400 + 4 * expected), row
