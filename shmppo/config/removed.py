@@ -40,7 +40,7 @@ def without_removed(fields: Mapping[str, Any]) -> dict[str, Any]:
         "--env-backend envpool is no longer supported; use --env-backend vector with a factory that makes the pool",
     )
     if "burn_in" in fields:  # in these versions, adam added the weight decay to the gradient, and adamw did not
-        decay, optimizer = kept.get("weight_decay", 0.0), kept.get("optimizer")
+        decay, optimizer = kept.get("weight_decay", 0.0), kept.get("optimizer", "adam")
         require(
             not (decay and optimizer == "adam"),
             f"--optimizer adam with --weight-decay {decay} is no longer an L2 penalty; start a new run",
