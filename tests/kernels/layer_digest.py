@@ -19,7 +19,7 @@ import numpy as np
 import shmppo.kernels
 from shmppo.kernels import Batch, Kernels, Layer, Rows, constants, rows
 
-LAYERS = ("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay", "attend", "gate")
+LAYERS = ("input", "linear", "layer_norm", "lstm", "gru", "scan", "delay")
 SIZES = ((1, 1), (3, 2), (17, 33), (32, 64), (67, 5), (270, 49))
 """Inputs and outputs of layers."""
 SHARDS = 3

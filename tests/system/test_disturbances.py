@@ -14,7 +14,7 @@ from cases import CASES, DISTURBANCES, SEEDED_ONCE, Disturbance, assert_same_num
 
 DEFAULT = "lstm"
 RESTORED = (
-    "gru", "feed-forward", "torch", "agents", "self-play", "teacher", "schedule", "auxiliary", "joint-actions",
+    "gru-plain", "feed-forward-plain", "torch", "agents", "self-play", "teacher", "schedule", "auxiliary", "joint-actions",
     "snapshots", "vector", "failed-episodes", "evaluations", "evaluations-of-mujoco", "decisions", SEEDED_ONCE,
 )  # fmt: skip
 """Cases whose fast test kills a worker: their environments, states, and decisions are restored in different ways."""
@@ -56,7 +56,7 @@ def test_sums_and_optimizer_steps_that_workers_share_change_no_number(
     assert_same_numbers(tmp_path / "run", expected)
 
 
-@pytest.mark.parametrize("case", ["feed-forward", pytest.param("per-dimension", marks=OTHER_PAIRS)])
+@pytest.mark.parametrize("case", ["feed-forward-plain", pytest.param("per-dimension-plain", marks=OTHER_PAIRS)])
 def test_mujoco_tasks_that_gymnasium_steps_change_no_number(case: str, shared_directory: Path, tmp_path: Path) -> None:
     expected = undisturbed(case, shared_directory)
     disturb(case, Disturbance(0, {"env_backend": "gymnasium"}), tmp_path / "run")
