@@ -15,7 +15,8 @@ from cases import CASES, DISTURBANCES, SEEDED_ONCE, Disturbance, assert_same_num
 DEFAULT = "lstm"
 RESTORED = (
     "gru-plain", "feed-forward-plain", "torch", "agents", "self-play", "teacher", "schedule", "auxiliary",
-    "joint-actions", "snapshots", "vector", "failed-episodes", "evaluations", "evaluations-of-mujoco", "decisions", SEEDED_ONCE,
+    "joint-actions", "snapshots", "vector", "failed-episodes", "evaluations", "evaluations-of-mujoco",
+    "decisions", SEEDED_ONCE,
 )  # fmt: skip
 """Cases whose fast test kills a worker: their environments, states, and decisions are restored in different ways."""
 CHEAPEST = "a stop without workers"
