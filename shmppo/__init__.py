@@ -82,9 +82,9 @@ def train(
         KeyboardInterrupt: after Ctrl-C, SIGTERM, or SIGUSR1. The run finishes the iteration in progress, or its last
             evaluation, and is saved before; a second signal ends it at once.
     """
-    from shmppo.runs import trainer
+    from shmppo.runs import launch
 
-    return _uninterrupted(trainer.train(config, callback=callback, loggers=loggers, trust=trust))
+    return _uninterrupted(launch.train(config, callback=callback, loggers=loggers, trust=trust))
 
 
 def resume(
@@ -117,10 +117,10 @@ def resume(
             or if the run has finished.
         WorkerError, EnvError, TrainingError, RankError, SaveError, KeyboardInterrupt: see `train`.
     """
-    from shmppo.runs import trainer
+    from shmppo.runs import launch
 
     source: dict[str, Any] = {"checkpoint": checkpoint, "new_run_dir": new_run_dir, "trust": trust}
-    return _uninterrupted(trainer.resume(run_dir, callback=callback, loggers=loggers, **source, **changes))
+    return _uninterrupted(launch.resume(run_dir, callback=callback, loggers=loggers, **source, **changes))
 
 
 def _uninterrupted(summary: RunSummary) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from test_reference_hashes import CASES as RECORDED
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import TIMED_COLUMNS
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 
 KNOWN_SIZES: dict[str, Any] = {
     "env": "CartPole-v1", "num_envs": 12, "rollout_steps": 16, "minibatches": 1, "separate_critic": "all",

@@ -27,7 +27,7 @@ import shmppo.kernels
 from shmppo.config import trust
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.kernels import kernels, supported_variants
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.learner import Learner
@@ -55,7 +55,7 @@ def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr("shmppo.runs.background_check.BackgroundCheck.start", lambda check: None)
 
 
-def published(config: TrainConfig, task: Task) -> tuple[SharedBuffers, Learner]:
+def published(config: TrainConfig, task: EnvSpec) -> tuple[SharedBuffers, Learner]:
     """Shared buffers, and a learner that has published for iteration 0."""
     fields = run_fields(config, task)
     buffers = SharedBuffers(fields, allocate(fields))

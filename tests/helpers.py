@@ -36,7 +36,7 @@ from shmppo.models.native import NativeNetwork
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import GradientNetwork, NativeGradients
 from shmppo.ppo.torch_gradients import TorchNetwork
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.sampling.actor import TorchActing
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.evaluation import EpisodePlayer

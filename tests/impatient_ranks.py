@@ -2,9 +2,9 @@
 
 import sys
 
-from shmppo.runs import trainer
+from shmppo.runs import launch
 from shmppo.train import main
 
 if __name__ == "__main__":
-    trainer.RANK_TIMEOUT = float(sys.argv.pop(1))
+    launch.RANK_TIMEOUT = float(sys.argv.pop(1))
     sys.exit(main())

@@ -18,9 +18,9 @@ PUBLIC = {
 
 
 IMPORT_ORDERS = {
-    "the root first": "import shmppo, shmppo.train, shmppo.runs.trainer",
+    "the root first": "import shmppo, shmppo.train, shmppo.runs.launch",
     "the command first": "import shmppo.train; import shmppo",
-    "the trainer first": "import shmppo.runs.trainer; import shmppo",
+    "the trainer first": "import shmppo.runs.launch; import shmppo",
     "by name": "import importlib; importlib.import_module('shmppo.train'); import shmppo",
     "main first": "from shmppo.train import main; import shmppo; assert callable(main)",
     "train first": "from shmppo import train; import shmppo.train; import shmppo; assert train is shmppo.train",

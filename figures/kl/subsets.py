@@ -21,7 +21,7 @@ import torch
 
 from shmppo import TrainConfig, resume, train
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect
@@ -43,13 +43,13 @@ JOB = TrainConfig(
 ORDERS = 4
 
 
-def new_buffers(config: TrainConfig, task: Task) -> SharedBuffers:
+def new_buffers(config: TrainConfig, task: EnvSpec) -> SharedBuffers:
     """Allocate the shared buffers of a run."""
     fields = run_fields(config, task)
     return SharedBuffers(fields, allocate(fields))
 
 
-def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[SharedBuffers, dict[str, Any]]:
+def collect_rollout(config: TrainConfig, task: EnvSpec, run_dir: Path) -> tuple[SharedBuffers, dict[str, Any]]:
     """Collect the rollout that follows the newest checkpoint of a run.
 
     Returns:
@@ -72,7 +72,7 @@ def collect_rollout(config: TrainConfig, task: Task, run_dir: Path) -> tuple[Sha
 
 
 def update_on(
-    config: TrainConfig, task: Task, source: SharedBuffers, envs: np.ndarray, state: dict[str, Any], iteration: int
+    config: TrainConfig, task: EnvSpec, source: SharedBuffers, envs: np.ndarray, state: dict[str, Any], iteration: int
 ) -> tuple[torch.Tensor, float]:
     """Update the policy on the data of some environments.
 
@@ -113,7 +113,7 @@ def update_on(
 class Policies:
     """Evaluates policies at all observations of a rollout."""
 
-    def __init__(self, config: TrainConfig, task: Task, buffers: SharedBuffers, state: dict[str, Any]) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, state: dict[str, Any]) -> None:
         self._distribution = task.distribution
         self._weights = torch.from_numpy(buffers.published.weights)
         learner = Learner(config, task, buffers)

@@ -13,7 +13,7 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.plotting.curves import read_columns
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.utils.phase_timer import LEARNING, PHASES, SAMPLING
 
 PARTS = ("sampling", "optimization", "communication", "waiting", "other")

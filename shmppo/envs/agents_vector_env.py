@@ -19,7 +19,7 @@ from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
 from shmppo.utils.rng import episode_seed, seat_generator
@@ -44,7 +44,7 @@ class AgentsVectorEnv(VectorEnv):
     handles: list[RenderedHandle]
     active: np.ndarray
 
-    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
         """Create the environments of the rows low … high − 1.
 
         Raises:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.demonstrations import PlaybackVectorEnv
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import VectorEnv
 
 
-def make_vector_env(config: TrainConfig, task: Task, low: int, high: int) -> VectorEnv:
+def make_vector_env(config: TrainConfig, task: EnvSpec, low: int, high: int) -> VectorEnv:
     """Create the rows low … high − 1 with the backend of the task, or play back demonstrations instead.
 
     Raises:
@@ -26,7 +26,7 @@ def make_vector_env(config: TrainConfig, task: Task, low: int, high: int) -> Vec
     return sync_vector_env(task)(config, task, low, high)
 
 
-def sync_vector_env(task: Task) -> type[SyncVectorEnv]:
+def sync_vector_env(task: EnvSpec) -> type[SyncVectorEnv]:
     """Return the class that steps Gymnasium environments in the fastest way."""
     if task.backend != "mujoco":
         return SyncVectorEnv

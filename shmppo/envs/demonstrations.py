@@ -34,7 +34,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.single_vector_env import batch_actions
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
@@ -78,7 +78,7 @@ class Recorder:
             self._episodes.append(episode)
         self._steps, self._finals = [], {}
 
-    def save(self, config: TrainConfig, task: Task) -> None:
+    def save(self, config: TrainConfig, task: EnvSpec) -> None:
         """Write the episodes to the file."""
         _write(self._path, self._episodes, config, task)
 
@@ -147,7 +147,7 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._obs, self._steps = [], []
 
 
-def _write(path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainConfig, task: Task) -> None:
+def _write(path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainConfig, task: EnvSpec) -> None:
     """Write episodes to a file. They do not contain what --hide-obs hides."""
     arrays = _join(episodes, task)
     about = {"env": config.env_id, "env_kwargs": config.env_kwargs, "hide_obs": config.hidden_indices}
@@ -156,7 +156,7 @@ def _write(path: Path, episodes: Sequence[Sequence[np.ndarray]], config: TrainCo
         np.savez_compressed(file, **arrays, description=json.dumps(about))  # type: ignore[arg-type]
 
 
-def _join(episodes: Sequence[Sequence[np.ndarray]], task: Task) -> dict[str, np.ndarray]:
+def _join(episodes: Sequence[Sequence[np.ndarray]], task: EnvSpec) -> dict[str, np.ndarray]:
     """Join episodes, each of which has the arrays of a file in their order."""
     names = [*(leaf.field for leaf in task.observation.leaves), "actions", *OUTCOMES]
     arrays = {name: np.concatenate(parts) for name, *parts in zip(names, *episodes, strict=True)}
@@ -166,12 +166,12 @@ def _join(episodes: Sequence[Sequence[np.ndarray]], task: Task) -> dict[str, np.
     return arrays
 
 
-def _required(config: TrainConfig, task: Task) -> dict[str, Any]:
+def _required(config: TrainConfig, task: EnvSpec) -> dict[str, Any]:
     """Return what a recording and a run that learns from it must have in common."""
     return {**task.spaces, "squash_actions": config.squash_actions, "distribution": config.distribution}
 
 
-def load_demonstrations(config: TrainConfig, task: Task) -> dict[str, np.ndarray]:
+def load_demonstrations(config: TrainConfig, task: EnvSpec) -> dict[str, np.ndarray]:
     """Load the demonstrations that --demonstrations names.
 
     Raises:
@@ -195,7 +195,7 @@ def load_demonstrations(config: TrainConfig, task: Task) -> dict[str, np.ndarray
         ) from error
 
 
-def _check_arrays(file: Any, config: TrainConfig, task: Task) -> None:
+def _check_arrays(file: Any, config: TrainConfig, task: EnvSpec) -> None:
     """Check the description and the sizes of all arrays in an opened NPZ file, before the arrays are read.
 
     Raises:
@@ -221,7 +221,7 @@ def _check_arrays(file: Any, config: TrainConfig, task: Task) -> None:
         raise ValueError(f"its array {wrong[0]} has the shape {shapes[wrong[0]]}, but {expected[wrong[0]]} is needed")
 
 
-def _from_minari(dataset_id: str, config: TrainConfig, task: Task) -> dict[str, np.ndarray]:
+def _from_minari(dataset_id: str, config: TrainConfig, task: EnvSpec) -> dict[str, np.ndarray]:
     """Convert a Minari data set. Its actions are those that the environment received."""
     import minari
 
@@ -236,7 +236,7 @@ def _from_minari(dataset_id: str, config: TrainConfig, task: Task) -> dict[str, 
     return _join(episodes, task)
 
 
-def _check(about: dict[str, Any], config: TrainConfig, task: Task) -> None:
+def _check(about: dict[str, Any], config: TrainConfig, task: EnvSpec) -> None:
     """Raise ConfigError if demonstrations with this description do not fit a run."""
     where = f"--demonstrations {config.demonstrations}"
     for key, wanted in _required(config, task).items():
@@ -251,7 +251,7 @@ class PlaybackVectorEnv(VectorEnv):
     `step` ignores the given actions. The hash of each episode is that of all demonstrations.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, low: int, high: int) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int) -> None:
         """Load the demonstrations for the environments low … high − 1. Errors: see `load_demonstrations`."""
         super().__init__(config, task, [EnvHandle(n) for n in range(low, high)])
         self._data = data = load_demonstrations(config, task)

@@ -34,7 +34,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import make_vector_env, sync_vector_env
 from shmppo.envs.schedule import load_schedule
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.envs.wrappers import allowed_action, random_action
 from shmppo.errors import EnvError
@@ -61,7 +61,7 @@ class CheckRequest:
 
     config: TrainConfig
     """The configuration of the run, with a seed of the check."""
-    task: Task
+    task: EnvSpec
     steps: int
     """Number of steps, at least 1."""
     alone: bool
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
     """Why there are no further outcomes: another environment has raised. "" if it has not."""
 
 
-def make_request(config: TrainConfig, task: Task, steps: int, *, alone: bool) -> CheckRequest:
+def make_request(config: TrainConfig, task: EnvSpec, steps: int, *, alone: bool) -> CheckRequest:
     """Return the request to check the environment of a run. Its random numbers are of no other use in the run."""
     seed = int(determinism_check_generator(config.seed, _EPISODES).integers(2**31))
     task = dataclasses.replace(task, distribution=None, teacher=None)  # type: ignore[arg-type] # they would import torch
@@ -308,7 +308,7 @@ class Finding(NamedTuple):
 class CheckProcesses:
     """The two processes of a check. Call `close` in any case."""
 
-    def __init__(self, config: TrainConfig, task: Task, steps: int, *, background: bool) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, steps: int, *, background: bool) -> None:
         """Start the processes.
 
         Args:

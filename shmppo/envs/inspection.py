@@ -17,7 +17,7 @@ from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.mujoco_tasks import reason_for_gymnasium
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.user_vector_env import check_rows
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
 from shmppo.errors import ConfigError, EnvError
@@ -29,7 +29,7 @@ from shmppo.utils.user_code import FAILURES, main_is_importable, reraise_ctrl_c
 log = logging.getLogger(__name__)
 
 
-def inspect_task(config: TrainConfig) -> Task:
+def inspect_task(config: TrainConfig) -> EnvSpec:
     """Create one environment, check it, describe it, and close it.
 
     Raises:
@@ -72,7 +72,7 @@ def inspect_task(config: TrainConfig) -> Task:
         reason = _inexact_reason(seeding, resets_equal)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
         agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()
-        task = Task(observation, distribution, seeding, snapshot, backend, reason, spaces, agents)
+        task = EnvSpec(observation, distribution, seeding, snapshot, backend, reason, spaces, agents)
         return check_rows(config, task, env.action_space) if backend == "vector" else task
     except EnvError as error:  # of `check_rows`: nothing was started yet
         raise ConfigError(f"{where}: {error.message}", details=error.details) from error
@@ -80,7 +80,7 @@ def inspect_task(config: TrainConfig) -> Task:
         close_environment(env, where)
 
 
-def inspect_evaluation(config: TrainConfig, task: Task) -> None:
+def inspect_evaluation(config: TrainConfig, task: EnvSpec) -> None:
     """Check one environment with --eval-env-kwargs, if there are any. task: description of the training environment.
 
     Raises:

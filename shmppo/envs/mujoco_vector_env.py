@@ -22,7 +22,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.mujoco_tasks import mujoco_task, time_limit
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import EnvError
 
@@ -69,7 +69,7 @@ class MujocoVectorEnv(SyncVectorEnv):
     handles: list[MujocoHandle]  # type: ignore[assignment]
     handle_type = MujocoHandle
 
-    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
         super().__init__(config, task, low, high, render_mode)
         count = len(self.handles)
         env = self.handles[0].env

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # they import torch, which stepping an environment does not n
 
 
 @dataclass(frozen=True)
-class Task:
+class EnvSpec:
     """Spaces, seeding, and snapshot format of an environment."""
 
     observation: ObservationSpec

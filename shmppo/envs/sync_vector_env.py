@@ -21,7 +21,7 @@ from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS
@@ -41,7 +41,7 @@ class GymnasiumHandle(RenderedHandle):
         step: the environment's `step` method.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, index: int, render_mode: str | None = None) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, index: int, render_mode: str | None = None) -> None:
         super().__init__(index)
         self._config = config
         self._task = task
@@ -106,7 +106,7 @@ class SyncVectorEnv(VectorEnv):
     handles: list[GymnasiumHandle]
     handle_type = GymnasiumHandle
 
-    def __init__(self, config: TrainConfig, task: Task, low: int, high: int, render_mode: str | None = None) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
         with ExitStack() as made:  # closes the environments if a later one cannot be made
             indices = range(low, high)
             handles = [made.enter_context(closing(self.handle_type(config, task, n, render_mode))) for n in indices]

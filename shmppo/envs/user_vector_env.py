@@ -18,7 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.factory import close_environment
 from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, open_vector_env, rows_of
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv, as_env_error
 from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.observations import ObservationError
@@ -107,7 +107,7 @@ class BatchVectorEnv(VectorEnv):
 class UserVectorEnv(BatchVectorEnv):
     """A range of environments that are rows of one vector environment of the user.
 
-    With `Task.seeding` "episode", each environment is reset with a seed of its own: `reset` gets a list of seeds and
+    With `EnvSpec.seeding` "episode", each environment is reset with a seed of its own: `reset` gets a list of seeds and
     options["reset_mask"]. Otherwise the vector environment resets its environments itself, and only the first reset is
     seeded: with a list of seeds ("once") or with one number ("never").
 
@@ -115,7 +115,7 @@ class UserVectorEnv(BatchVectorEnv):
         mode: see `autoreset_mode`.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, low: int, high: int) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int) -> None:
         """Create the environments low … high − 1.
 
         Raises:
@@ -283,7 +283,7 @@ class UserVectorEnv(BatchVectorEnv):
 CHECKED_STEPS, RESET_AFTER, MAX_WIDTH = 64, 16, 32
 
 
-def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any]) -> Task:
+def check_rows(config: TrainConfig, task: EnvSpec, action_space: spaces.Space[Any]) -> EnvSpec:
     """Compare a vector environment that has up to MAX_WIDTH environments with others that have one.
 
     They get the same seeds and actions for CHECKED_STEPS steps. All results must be the same bits. This also shows
@@ -323,7 +323,7 @@ def check_rows(config: TrainConfig, task: Task, action_space: spaces.Space[Any])
     return dataclasses.replace(once, inexact_reason=f"{where}: {reason}")
 
 
-def _seeded_once(config: TrainConfig, task: Task) -> tuple[Task, bool]:
+def _seeded_once(config: TrainConfig, task: EnvSpec) -> tuple[EnvSpec, bool]:
     """Return the task without a seed per episode, and whether the vector environment resets its environments itself.
 
     The seeding is "never" if `reset` accepts no list with one seed per environment.
@@ -337,7 +337,7 @@ def _seeded_once(config: TrainConfig, task: Task) -> tuple[Task, bool]:
         return once, envs.mode != "DISABLED"
 
 
-def _first_difference(config: TrainConfig, task: Task, action_space: spaces.Space[Any]) -> str | None:
+def _first_difference(config: TrainConfig, task: EnvSpec, action_space: spaces.Space[Any]) -> str | None:
     """Step wide and narrow vector environments, and describe the first difference. Return None if there is none.
 
     Raises:

@@ -20,7 +20,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.checker import name_values
 from shmppo.envs.episode_info import EpisodeInfo
 from shmppo.envs.schedule import Options
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.observations import Leaf, ObservationError
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
@@ -132,7 +132,7 @@ class VectorEnv(ABC):
 
     active: np.ndarray | None = None
 
-    def __init__(self, config: TrainConfig, task: Task, handles: Sequence[EnvHandle]) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, handles: Sequence[EnvHandle]) -> None:
         self.handles = handles
         self.observation = observation = task.observation
         self.obs = tuple(np.zeros((len(handles), *leaf.shape), leaf.dtype) for leaf in observation.leaves)

@@ -15,10 +15,10 @@ from typing import Any
 from shmppo.utils.portable import numpy_inherited
 from shmppo.utils.signals import STOP_SIGNALS, handled, kill_with_parent
 
-PRELOAD = ["shmppo.lockstep.forked_children", "shmppo.lockstep.worker", "shmppo.runs.trainer"]
+PRELOAD = ["shmppo.lockstep.forked_children", "shmppo.lockstep.worker", "shmppo.runs.launch"]
 """Modules that the fork server imports once. All workers then share the memory pages of these modules.
 
-`forked_children` is in the list because it changes the fork server, and `shmppo.runs.trainer` because each worker
+`forked_children` is in the list because it changes the fork server, and `shmppo.runs.launch` because each worker
 imports the main module again, which usually imports it."""
 
 

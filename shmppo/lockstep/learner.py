@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
 from shmppo.lockstep.pool import ComputeGradients, Pool, ReduceGradients, StepOptimizer
@@ -61,7 +61,7 @@ class Learner:
     """
 
     def __init__(
-        self, config: TrainConfig, task: Task, buffers: SharedBuffers, process_group: ProcessGroup = SINGLE_PROCESS
+        self, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, process_group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         """Create the model with its initial weights, and move the weights to shared memory."""
         self.config = config

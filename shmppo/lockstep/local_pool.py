@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.pool import Collect, Command, Times
 from shmppo.lockstep.share import Share, divide_work
@@ -22,7 +22,7 @@ class LocalPool:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         buffers: SharedBuffers,
         actions: ActionLog,
         mark_lost: Callable[[int], None],

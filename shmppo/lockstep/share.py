@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.pool import (
     Collect,
     Command,
@@ -112,7 +112,7 @@ class Share:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         model: ActorCritic,
         buffers: SharedBuffers,
         part: Part,

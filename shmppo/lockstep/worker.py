@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import open_standard_streams
 from shmppo.lockstep.fork_server import children_of, end_with_fork_server, kill
 from shmppo.lockstep.mailbox import Failed, PipeQueue, Ready, WorkerMailbox
@@ -45,7 +45,7 @@ class WorkerSetup:
     """The arguments of a worker process."""
 
     config: TrainConfig
-    task: Task
+    task: EnvSpec
     fields: tuple[Field, ...]
     memory: torch.Tensor
     """The shared memory, uint8 [bytes]."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.mailbox import LearnerMailbox
 from shmppo.lockstep.pool import Collect, Command, Times
@@ -32,7 +32,7 @@ class WorkerPool:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         buffers: SharedBuffers,
         actions: ActionLog,
         mark_lost: Callable[[int], None],

@@ -19,7 +19,7 @@ from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import Options
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.wrappers import MASK_KEY
 from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model
 from shmppo.sampling.actor import Actor
@@ -39,7 +39,7 @@ class TrainedPolicy:
 
     config: TrainConfig
     """Of the run, but without --auxiliary."""
-    task: Task
+    task: EnvSpec
     model: ActorCritic
     moments: RunningMoments
     """Moments of the observations, for their normalization."""

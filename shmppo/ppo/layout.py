@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from shmppo.config.option import MAX_OPTION_BYTES
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
 from shmppo.parallel.shared_buffers import Field, layout
 from shmppo.ppo.loss import COEFFICIENTS, TERMS
 from shmppo.utils.phase_timer import PHASES
 
 
-def axis_sizes(config: TrainConfig, task: Task) -> dict[str, int]:
+def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
     """Return the length of each axis of a run, by name."""
     observation, distribution = task.observation, task.distribution
     model = build_meta_model(config, observation, distribution)
@@ -44,6 +44,6 @@ def axis_sizes(config: TrainConfig, task: Task) -> dict[str, int]:
     }
 
 
-def run_fields(config: TrainConfig, task: Task) -> tuple[Field, ...]:
+def run_fields(config: TrainConfig, task: EnvSpec) -> tuple[Field, ...]:
     """Return the layout table of a run (see `layout`)."""
     return layout(axis_sizes(config, task), task.observation.leaves)

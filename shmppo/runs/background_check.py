@@ -6,7 +6,7 @@ import logging
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import CheckProcesses
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.runs.train_state import TrainState
 
 IRREPRODUCIBLE = "the environment is not a function of its seed and its actions:"
@@ -24,7 +24,7 @@ class BackgroundCheck:
             "failed". After a resume, it begins as "passed" if the check has passed before.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, state: TrainState) -> None:
+    def __init__(self, config: TrainConfig, task: EnvSpec, state: TrainState) -> None:
         """Prepare the check. `state` gets the reason if the environment is not reproducible."""
         self._config, self._task, self._state = config, task, state
         self._processes: CheckProcesses | None = None

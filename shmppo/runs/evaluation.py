@@ -14,7 +14,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import info_means
 from shmppo.envs.schedule import read_options
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import EnvError
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.pool import Evaluate, Pool
@@ -35,7 +35,7 @@ class Evaluations:
     """
 
     def __init__(
-        self, config: TrainConfig, task: Task, buffers: SharedBuffers, run_dir: Path, process_group: ProcessGroup
+        self, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, run_dir: Path, process_group: ProcessGroup
     ) -> None:
         self._config, self._task, self._buffers = config, task, buffers
         self._run_dir, self._process_group = run_dir, process_group

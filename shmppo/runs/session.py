@@ -15,7 +15,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import EnvError, RankError, SaveError, ShmppoError
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
@@ -46,7 +46,7 @@ from shmppo.utils.user_code import describe_error
 
 log = logging.getLogger(__name__)
 
-LearnerType = Callable[[TrainConfig, Task, SharedBuffers, ProcessGroup], Learner]
+LearnerType = Callable[[TrainConfig, EnvSpec, SharedBuffers, ProcessGroup], Learner]
 
 
 class Session:
@@ -72,7 +72,7 @@ class Session:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         buffers: SharedBuffers,
         run_dir: Path,
         start: Start,
@@ -117,7 +117,7 @@ class Session:
         process_group.allreduce_seconds = 0.0  # the start does not count
 
     def _start(
-        self, stack: ExitStack, task: Task, start: Start, loggers: LoggerList, make_learner: LearnerType
+        self, stack: ExitStack, task: EnvSpec, start: Start, loggers: LoggerList, make_learner: LearnerType
     ) -> None:
         """Start the processes, open the files, and save a first checkpoint."""
         config, buffers, actions = self.config, self.buffers, self.state.actions
@@ -152,7 +152,7 @@ class Session:
         self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.pool.timer)
 
-    def _mark_inexact_options(self, task: Task) -> None:
+    def _mark_inexact_options(self, task: EnvSpec) -> None:
         """Record which options make this run inexact, and whether the processor does."""
         set_numeric_modes()  # the code of --network may have changed them
         config = self.config

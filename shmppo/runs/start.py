@@ -13,7 +13,7 @@ from typing import Any
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, check_trust
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
 from shmppo.parallel.process_group import ProcessGroup
@@ -37,7 +37,7 @@ class InitialWeights:
         """Return what config.json, summary.json, and checkpoints record about the other run."""
         return origin(self.path, self.checkpoint)
 
-    def check(self, config: TrainConfig, task: Task) -> None:
+    def check(self, config: TrainConfig, task: EnvSpec) -> None:
         """Check that a run can start from these weights.
 
         Raises:
@@ -130,7 +130,7 @@ class Start:
     parent: Path = Path()
     """Working directory when a run without --run-dir was started. Later, code of an environment may call chdir."""
 
-    def check(self, config: TrainConfig, task: Task, fields: Sequence[Field]) -> None:
+    def check(self, config: TrainConfig, task: EnvSpec, fields: Sequence[Field]) -> None:
         """Check that the run can start from this.
 
         Args:

@@ -11,7 +11,7 @@ from typing import Any
 
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.models.native import resolve_kernel
 from shmppo.models.teacher import Teacher
 from shmppo.policies.policy import TrainedPolicy, input_names, trained_from
@@ -21,7 +21,7 @@ from shmppo.storage.run_directory import CONFIG, TEACHER, config_error_if_unwrit
 from shmppo.utils.files import replaced_file, write_json
 
 
-def with_teacher(config: TrainConfig, task: Task, state: dict[str, Any]) -> Task:
+def with_teacher(config: TrainConfig, task: EnvSpec, state: dict[str, Any]) -> EnvSpec:
     """Return the task of a run with its teacher.
 
     Args:
@@ -49,7 +49,7 @@ def with_teacher(config: TrainConfig, task: Task, state: dict[str, Any]) -> Task
     return dataclasses.replace(task, teacher=Teacher(own, trained.task.observation, sources, weights, statistics, size))
 
 
-def _source(index: int, trained: TrainedPolicy, config: TrainConfig, task: Task, where: str) -> int:
+def _source(index: int, trained: TrainedPolicy, config: TrainConfig, task: EnvSpec, where: str) -> int:
     """Return the index of the run's leaf that a leaf of the teacher reads.
 
     It has the same name, shape, and type. A teacher whose observation has no names reads the only leaf with the same

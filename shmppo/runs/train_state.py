@@ -13,7 +13,7 @@ import torch
 from shmppo.config.checks import shown
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import write_options
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.learner import Learner, UpdateStatistics
 from shmppo.lockstep.pool import Times
@@ -54,7 +54,7 @@ class TrainState:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         buffers: SharedBuffers,
         process_group: ProcessGroup = SINGLE_PROCESS,
         opponents: OpponentPool | None = None,

@@ -21,7 +21,7 @@ from shmppo.envs.backends import make_vector_env
 from shmppo.envs.demonstrations import PlaybackVectorEnv
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
@@ -125,7 +125,7 @@ class Collector:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         model: ActorCritic,
         buffers: SharedBuffers,
         columns: range,

@@ -22,7 +22,7 @@ from shmppo.envs.backends import sync_vector_env
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.vector_env import FIRST_INDEX
 from shmppo.errors import EnvError, ShmppoError
@@ -61,7 +61,7 @@ class EpisodePlayer:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         model: ActorCritic,
         *,
         stochastic: bool = False,
@@ -200,7 +200,7 @@ class EvaluationShare:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: EnvSpec,
         model: ActorCritic,
         buffers: SharedBuffers,
         episodes: range,

@@ -12,7 +12,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.models.actor_critic import build_model, move_parameters
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import Actor
@@ -32,7 +32,7 @@ class Opponents:
     """Acts for the opponents' rows of a range of environments."""
 
     def __init__(
-        self, config: TrainConfig, task: Task, buffers: SharedBuffers, envs: AgentsVectorEnv, columns: range
+        self, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, envs: AgentsVectorEnv, columns: range
     ) -> None:
         """Allocate the memory. columns: the rows of the rollout that `envs` has."""
         self._published, self._envs = buffers.published, envs

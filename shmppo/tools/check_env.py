@@ -10,7 +10,7 @@ from typing import Any
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import CheckProcesses, Finding
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.utils.logs import buffer_records
 
 
@@ -38,7 +38,7 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> tuple[str, bool]
     return _text(config, task, finding, warnings), finding.difference is None and finding.problem is None
 
 
-def _text(config: TrainConfig, task: Task, finding: Finding, warnings: Sequence[str]) -> str:
+def _text(config: TrainConfig, task: EnvSpec, finding: Finding, warnings: Sequence[str]) -> str:
     """Describe the environment, the finding, and what the inspection warns of."""
     if finding.difference is not None:
         verdict = f"no: {finding.difference}"

@@ -21,7 +21,7 @@ from shmppo.lockstep.learner import Learner
 from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
-from shmppo.runs import trainer
+from shmppo.runs import launch
 from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
 from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
@@ -272,7 +272,7 @@ def _execute(
         record: gets the data of an iteration.
 
     Raises:
-        ConfigError: if the run has several ranks, or as in `trainer.resume`.
+        ConfigError: if the run has several ranks, or as in `launch.resume`.
         KeyboardInterrupt: if a signal stopped the execution.
     """
     ranks = files.newest.config.ranks
@@ -304,10 +304,10 @@ def _execute(
                 f"--init-from {config.init_from} has other weights than when {files.run_dir} began; restore them, "
                 "or begin at a later checkpoint with --from-iteration",
             )
-            trainer.train(config, trust=trust, make_learner=make_learner)
+            launch.train(config, trust=trust, make_learner=make_learner)
         else:
             source: dict[str, Any] = {"checkpoint": start.path, "new_run_dir": target}
-            trainer.resume(files.run_dir, trust=trust, make_learner=make_learner, **source, **changes)
+            launch.resume(files.run_dir, trust=trust, make_learner=make_learner, **source, **changes)
         again = read_run(target)
     if again.last_iteration < end:
         raise KeyboardInterrupt

@@ -47,14 +47,14 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
         with early_fork_server(config):
             with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
                 check_early(config)
-                from shmppo.runs.trainer import train
+                from shmppo.runs.launch import train
             return _print_summary(train(config, trust=start.trust))
     run_dir, changes = parse_resume(arguments)
     compute_like(run_dir)
     from shmppo.runs.startup import startup_line
 
     with startup_line(f"shmppo  {run_dir}  importing torch ...", quiet=changes["quiet"]):
-        from shmppo.runs.trainer import resume
+        from shmppo.runs.launch import resume
     return _print_summary(resume(run_dir, **changes))
 
 

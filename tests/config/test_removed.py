@@ -15,7 +15,7 @@ from shmppo.config.flags import parse_start
 from shmppo.config.removed import REMOVED, without_removed
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
-from shmppo.runs.trainer import resume
+from shmppo.runs.launch import resume
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"

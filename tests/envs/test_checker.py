@@ -17,7 +17,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.wrappers import random_action
 from shmppo.errors import ConfigError, EnvError
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 OBSERVED = np.zeros(2)
 STEPPED = (OBSERVED, 0.0, False, False, {})

@@ -20,7 +20,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import FIRST_INDEX, EpisodeToRestore
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.utils.rng import episode_seed
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"

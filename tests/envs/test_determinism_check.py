@@ -16,7 +16,7 @@ from space_environments import ACTION_SPACES, SPACES, Shaped
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import Finding, Outcome, compare, make_request, outcomes
 from shmppo.envs.inspection import inspect_task
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 
 def check(steps: int = 200, **fields: Any) -> Finding:

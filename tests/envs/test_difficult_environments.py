@@ -18,7 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import EnvError
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 
 BASE = TrainConfig(
     env="environments:Counter-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,

@@ -19,7 +19,7 @@ from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.mujoco_tasks import mujoco_task, time_limit
 from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import ActorCritic
@@ -65,7 +65,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
 """Arguments by task. Together, the cases give every argument that affects the results another value."""
 
 
-def restored(envs: MujocoVectorEnv, task: Task, i: int) -> None:
+def restored(envs: MujocoVectorEnv, task: EnvSpec, i: int) -> None:
     """Create environment i again, and restore it from a snapshot of itself."""
     assert task.snapshot is not None
     snapshot = np.zeros(task.snapshot.bytes, np.uint8)

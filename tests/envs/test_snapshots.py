@@ -14,7 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
 from shmppo.envs.wrappers import random_action
 from shmppo.errors import EnvError
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
 BASE = TrainConfig(

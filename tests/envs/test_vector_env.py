@@ -15,7 +15,7 @@ from gymnasium import spaces
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import make_vector_env
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
@@ -25,7 +25,7 @@ from shmppo.spaces.observations import observation_spec
 
 CONFIG = TrainConfig(env="CartPole-v1", hide_obs=(1,), num_envs=3, workers=0)
 OBSERVATION = observation_spec(spaces.Box(-9.0, 9.0, (2,), np.float64), "here")
-TASK = Task(OBSERVATION, distribution_for(spaces.Discrete(2), "here"))
+TASK = EnvSpec(OBSERVATION, distribution_for(spaces.Discrete(2), "here"))
 Step = dict[str, Any]
 
 

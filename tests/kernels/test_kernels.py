@@ -26,7 +26,7 @@ from shmppo.loggers.summary import summary_text
 from shmppo.models.actor_critic import ActorCritic, parameter_offsets, parameter_views
 from shmppo.models.native import NativeNetwork
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.sampling.actor import Actor
 from shmppo.spaces.observations import observation_spec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import GLOSSARY
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 
 def test_the_header_is_the_glossary_and_a_row_has_a_value_for_each_column(tmp_path: Path) -> None:

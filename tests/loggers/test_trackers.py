@@ -14,7 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
 from shmppo.loggers.trackers import LoggerList, WeightsAndBiases, make_trackers
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 
 SMALL = TrainConfig(
     num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True, total_steps=4 * 32 * 6,

@@ -25,7 +25,7 @@ from shmppo.models.actor_critic import build_model, network_weights
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_trained
 from shmppo.ppo.loss import METRICS, by_metric
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.export_policy import export_policy
 from shmppo.tools.verify import verify_run

@@ -16,7 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import build_model, parameter_views
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.sampling.actor import TorchActing
 
 BASE = TrainConfig(

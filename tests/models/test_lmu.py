@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shmppo.errors import ConfigError
 from shmppo.models.lmu import SIGNALS, DelayMemory, Lmu, _matrix_exp, delay_network, memory_order, memory_size
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
 

@@ -16,7 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 BASE = TrainConfig(
     env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all",

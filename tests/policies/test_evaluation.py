@@ -21,7 +21,7 @@ from shmppo.loggers.text import number
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.opponents import round_robin_table
 from shmppo.policies.policy import trained_from
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.torch_utils import numeric_modes
 

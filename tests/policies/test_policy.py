@@ -14,7 +14,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.policies.policy import Policy, input_names, load_trained
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 SMALL = TrainConfig(
     env="space_environments:Shaped", num_envs=4, rollout_steps=16, minibatches=2, hidden_size=8, encoder_sizes=(8,),

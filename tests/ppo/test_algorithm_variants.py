@@ -9,7 +9,7 @@ import pytest
 from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 BASE = TrainConfig(
     env="HalfCheetah-v5", num_envs=6, rollout_steps=24, seq_len=8, minibatches=2, epochs=2, hidden_size=16,

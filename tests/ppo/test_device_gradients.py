@@ -18,7 +18,7 @@ from shmppo.lockstep.pool import Collect, Command, ComputeGradients
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.torch_gradients import GradientInputs
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 BASE = TrainConfig(
     num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16, workers=0, total_steps=4 * 32 * 4,

@@ -20,7 +20,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 
 SMALL = TrainConfig(
     env="CartPole-v1", hide_obs=(1, 3), hidden_size=16, encoder_sizes=(16,), num_envs=4, rollout_steps=32, seq_len=8,

@@ -18,7 +18,7 @@ from shmppo.errors import TrainingError
 from shmppo.lockstep.pool import Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.ppo.loss import METRICS, by_metric
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.utils.phase_timer import PHASES
 
 CONFIG = TrainConfig(

@@ -11,7 +11,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.run_process import RunProcess
 

@@ -21,7 +21,7 @@ from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.phase_timer import PHASES
 

@@ -15,7 +15,7 @@ from shmppo.errors import ConfigError, ShmppoError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
 CONFIG = TrainConfig(

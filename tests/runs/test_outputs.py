@@ -10,7 +10,7 @@ from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.ppo.kl_profile import read_profiles
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 
 BASE = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),

@@ -23,7 +23,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import ActionMaskWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import mask_logits
 

@@ -17,7 +17,7 @@ from public_helpers import csv_rows
 from rank_processes import directories, finish, start
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.sampling.preemption import Preemption
 
 SHORT = TrainConfig(

@@ -20,7 +20,7 @@ from helpers import fields_written_in, phase_digests, running_pool
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients, ReduceGradients, StepOptimizer
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,

@@ -15,7 +15,7 @@ from space_environments import ACTION_SPACES
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 BASE = TrainConfig(
     env="space_environments:Echo-v0", num_envs=5, rollout_steps=20, seq_len=5, minibatches=2, epochs=2, hidden_size=8,

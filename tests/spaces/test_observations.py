@@ -18,7 +18,7 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
 from shmppo.models.encoders import MIN_SIDES, A3cCnn, Mlp, NatureCnn, network_input
 from shmppo.parallel.shared_buffers import Rollout
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.spaces.distributions import DiagonalGaussian

@@ -15,7 +15,7 @@ from public_helpers import SIX_ITERATIONS as BASE
 
 from shmppo import load_policy
 from shmppo.errors import ConfigError, EnvError, TrainingError
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
 

@@ -20,8 +20,8 @@ from public_helpers import csv_rows
 
 from shmppo import load_policy
 from shmppo.errors import ConfigError
+from shmppo.runs.launch import resume, train
 from shmppo.runs.session import Session
-from shmppo.runs.trainer import resume, train
 from shmppo.storage.checkpoint import (
     BEFORE,
     BEST,

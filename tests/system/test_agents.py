@@ -21,7 +21,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import AGENT_GLOSSARY, GLOSSARY
 from shmppo.loggers.summary import summary_text
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.tools.seeds import train_seeds
 from shmppo.tools.verify import verify_run
 

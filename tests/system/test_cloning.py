@@ -14,7 +14,7 @@ from public_helpers import csv_rows
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import BEST
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"

@@ -13,7 +13,7 @@ import torch
 from networks import Leaky
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.utils.torch_utils import numeric_modes
 
 SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 10}

@@ -30,7 +30,7 @@ from shmppo import cli
 from shmppo.cli import options_type
 from shmppo.config.command_line import flags_of
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.search.options import parse_search
 
 ROOT = TESTS.parent

@@ -34,7 +34,7 @@ def digests(case: str) -> dict[str, str]:
         Digests of the data of the first iteration in the order in which they are computed, and of the last weights.
     """
     from shmppo.runs.iteration_record import IterationRecord, RecordingLearner
-    from shmppo.runs.trainer import train
+    from shmppo.runs.launch import train
 
     fields = SMALL | CASES[case] | {"workers": 0, "stop_at_iteration": 2, "portable": True}
     record = IterationRecord(0)

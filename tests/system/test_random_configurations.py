@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, TrainingError
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 
 SIZE = st.integers(-1, 40)
 NUMBER = st.floats(allow_nan=True, allow_infinity=True) | st.floats(0, 1)

@@ -15,7 +15,7 @@ from conftest import worker_processes
 from helpers import slow_after
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"
 SPLIT = "shmppo.envs.wrappers:SplitObservation(all=[None], positions=[0, None, 2])"

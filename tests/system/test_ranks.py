@@ -21,7 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import connect
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import BEFORE, BEST, NAME, kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 

@@ -23,8 +23,8 @@ from shmppo.evaluate import main
 from shmppo.lockstep.pool import Collect
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
+from shmppo.runs.launch import train
 from shmppo.runs.opponent_pool import OpponentPool
-from shmppo.runs.trainer import train
 
 BASE = TrainConfig(
     env="agent_environments:Nim", action_masks=True, self_play=(), opponent_every=3, core="gru", num_envs=6,

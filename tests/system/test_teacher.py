@@ -23,8 +23,8 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_trained
+from shmppo.runs.launch import resume, train
 from shmppo.runs.teacher import with_teacher
-from shmppo.runs.trainer import resume, train
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.collector import Collector
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint

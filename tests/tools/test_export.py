@@ -20,7 +20,7 @@ from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
 from shmppo.export import main
 from shmppo.policies.policy import load_trained
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.tools.export import ExportedPolicy, export
 

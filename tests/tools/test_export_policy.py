@@ -12,7 +12,7 @@ import pytest
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.runs.trainer import resume, train
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.export_policy import export_policy
 from shmppo.tools.verify import verify_run

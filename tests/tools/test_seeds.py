@@ -19,7 +19,7 @@ from public_helpers import NO_CHECK, csv_rows, exit_code, slow_after, wait_for_r
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.storage.run_directory import MetricsFile, locked
 from shmppo.tools.seeds import train_seeds
 from shmppo.train import main

@@ -16,14 +16,14 @@ from public_helpers import exit_code
 
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.spec import Task
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
 from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import compute_advantages
-from shmppo.runs.trainer import train
+from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.tools.export_policy import export_policy
@@ -168,7 +168,9 @@ class Planted:
         make, execute = LocalPool.__init__, LocalPool.execute
         self.config, self.now, self.steps = BASE, 0, 0  # of the run that trains now
 
-        def make_and_note(pool: LocalPool, config: TrainConfig, task: Task, buffers: SharedBuffers, *rest: Any) -> None:
+        def make_and_note(
+            pool: LocalPool, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, *rest: Any
+        ) -> None:
             self.config, self.buffers = config, buffers
             make(pool, config, task, buffers, *rest)
 
