@@ -58,7 +58,6 @@ def field_hint(name: str, known: Collection[str]) -> str:
     """Return what to use instead of an unknown field of a configuration, as the end of a sentence.
 
     Args:
-        name: of the unknown field.
         known: the fields.
     """
     remedy = remedy_for(name, [f"--{field.replace('_', '-')}" for field in known])

@@ -37,7 +37,6 @@ def import_module(name: str, where: str) -> types.ModuleType:
     """Import a module of the user.
 
     Args:
-        name: of the module.
         where: beginning of error messages, for example the flag and its value.
 
     Raises:

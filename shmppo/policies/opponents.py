@@ -112,7 +112,6 @@ def round_robin_table(names: Sequence[str], shares: dict[tuple[int, int], dict[s
     """Return the results of a round robin as text: the score of each against each other, in percent, and the mean.
 
     Args:
-        names: of the players.
         shares: `game_results` of player i against player j, for each pair i < j. A draw scores half a win.
     """
     scores = np.full((len(names), len(names)), np.nan)

@@ -83,7 +83,6 @@ def load_teacher(
     """Load the checkpoint of the teacher. Return None without --teacher.
 
     Args:
-        config: of the run.
         trust: modules of which the teacher's configuration may name code (see `check_trust`).
         path: directory with the checkpoint. None: what --teacher names.
 

@@ -133,7 +133,6 @@ class TrainState:
 
         Args:
             advantages: [T, N].
-            times: of the iteration.
         """
         group = self._process_group
         # Time from here on belongs to the next iteration. `times` ends here, too.

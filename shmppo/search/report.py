@@ -73,9 +73,7 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
     """Write best.json, and print the best trial.
 
     Args:
-        options: of the search.
         base: configuration that the trials change.
-        study: of the search.
         directory: for the files.
 
     Raises:

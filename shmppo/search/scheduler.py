@@ -42,7 +42,6 @@ def search(options: SearchOptions, base: TrainConfig, trust: Trusted = ()) -> No
     """Search, or continue a search, and write its report.
 
     Args:
-        options: of the search.
         base: configuration that the trials change.
         trust: modules of which the trials may import code.
 

@@ -39,10 +39,8 @@ class SearchStudy:
         """Continue the study of a directory, or create it.
 
         Args:
-            options: of the search.
             base: configuration that the trials change.
             space: what the trials vary.
-            directory: of the search.
 
         Raises:
             ConfigError: if the study was begun with another space, other options, or another configuration.

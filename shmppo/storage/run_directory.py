@@ -49,7 +49,6 @@ def create_run_directory(
 
     Args:
         stack: keeps the directory locked.
-        parent: of the default directory.
         origin: what config.json records in addition about the run that this one starts from.
 
     Raises:

@@ -27,7 +27,6 @@ class RunProcess:
     """A run that is started, or continued from its newest checkpoint, with `python -m shmppo.train`.
 
     Attributes:
-        config: of the run.
         run_dir: its directory. What the process prints goes to its file output.txt.
         cores: that the run uses; [] if it has not been started.
     """

@@ -33,7 +33,6 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int, trust: Tru
 
     Args:
         config: of the runs, apart from the seed.
-        seeds: of the runs.
         jobs: most runs at the same time.
         trust: modules of which the runs may import code.
 

@@ -264,7 +264,6 @@ def _execute(
     """Execute a run again in a temporary directory. Return its new rows of metrics.csv, and digests of its end.
 
     Args:
-        files: of the run.
         start: the checkpoint to begin with. None: the start of the run.
         end: the last iteration.
         workers: number of workers. None: as in the run.
