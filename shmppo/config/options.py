@@ -241,8 +241,9 @@ class ObjectiveOptions:
 
     objective: Literal["clip", "penalty", "distill", "clone"] = "clip"
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
-    (arXiv 1707.06347). distill: the actor learns only from --teacher. clone: behavior cloning, which maximizes the mean
-    log-probability of the actions in --demonstrations. With all of them, the critic learns from rewards."""
+    (arXiv 1707.06347); β begins at 1, and is halved or doubled after each update to keep the KL near --desired-kl.
+    distill: the actor learns only from --teacher. clone: behavior cloning, which maximizes the mean log-probability of
+    the actions in --demonstrations. With all of them, the critic learns from rewards."""
     demonstrations: str | None = option(None, resumable=True, one_agent=True, gymnasium=True, path=True)
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
     `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). If the file has moved,
@@ -252,8 +253,6 @@ class ObjectiveOptions:
     (DISC, arXiv 1905.02363)."""
     clip: float = option(0.2, POSITIVE_NUMBER)
     """ε of PPO-Clip: the ratio is clipped to 1 ± ε (arXiv 1707.06347)."""
-    penalty_coef: float = option(1.0, POSITIVE_NUMBER)
-    """Initial β of --objective penalty. It is halved or doubled after each update to keep the KL near --desired-kl."""
     desired_kl: float = option(0.01, POSITIVE_NUMBER)
     """Target of the KL divergence for --objective penalty and --lr-schedule kl-adaptive, in nats."""
     target_kl: float | None = option(None, POSITIVE_NUMBER)
@@ -276,12 +275,10 @@ class ObjectiveOptions:
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     critic_warmup_steps: int = option(0, COEFFICIENT)
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
-    --separate-critic all, and cannot be combined with --weight-decay or --auxiliary."""
+    --separate-critic all, and cannot be combined with --auxiliary."""
     auxiliary: str | None = None
     """`module:factory` of a module that computes an auxiliary loss from the actor's features
     (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""
-    auxiliary_coef: float = option(1.0, COEFFICIENT)
-    """Weight of the loss of --auxiliary."""
 
     def check_objective(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
@@ -315,8 +312,6 @@ class OptimizerOptions:
     """Environment steps after which annealed values reach 0. None: --total-steps."""
     adam_eps: float = option(1e-5, POSITIVE_NUMBER)
     """Epsilon of adam."""
-    weight_decay: float = option(0.0, COEFFICIENT)
-    """Weight decay of all parameters. adam decouples it from the gradient (AdamW, arXiv 1711.05101)."""
     max_grad_norm: float = option(0.5, POSITIVE_NUMBER)
     """Maximum L2 norm of the gradient. Larger gradients are scaled down to it."""
     autocast: Literal["none", "bf16"] = "none"

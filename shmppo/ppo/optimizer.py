@@ -1,8 +1,7 @@
 """Adds the gradients of the shards and steps the optimizer, for all parameters or for a part of them.
 
-The optimizers are Adam (Kingma and Ba, arXiv 1412.6980), with decoupled weight decay (Loshchilov and Hutter, arXiv
-1711.05101), and plain gradient descent. They are elementwise, as is the sum of the gradients, so each process can do
-this for a part of the parameters. All numbers are in shared memory.
+The optimizers are Adam (Kingma and Ba, arXiv 1412.6980) and plain gradient descent. They are elementwise, as is the sum
+of the gradients, so each process can do this for a part of the parameters. All numbers are in shared memory.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Optimizer:
             sums: the parameters whose gradients it adds.
             steps: the parameters that it steps.
         """
-        self._name, self._eps, self._decay = config.optimizer, config.adam_eps, config.weight_decay
+        self._name, self._eps = config.optimizer, config.adam_eps
         self._state, results = buffers.optimizer, buffers.shard_results
         added, stepped = slice(sums.start, sums.stop), slice(steps.start, steps.stop)
         self._shards = torch.from_numpy(results.gradients[:, added]).unbind(0)
@@ -60,13 +59,13 @@ class Optimizer:
         if factor != 1:
             gradient.mul_(factor)
         if self._name == "sgd":
-            weights.add_(gradient.add(weights, alpha=self._decay) if self._decay else gradient, alpha=-rate)
+            weights.add_(gradient, alpha=-rate)
             return
         if self._state.steps[0] == 1:  # of the run, or after --critic-warmup-steps
             torch._foreach_zero_(moments)
-        torch._fused_adamw_(
+        torch._fused_adam_(
             [weights], [gradient], [moments[0]], [moments[1]], [], [self._count.fill_(float(self._state.steps[0]))],
-            lr=rate, beta1=BETA1, beta2=BETA2, weight_decay=self._decay, eps=self._eps, amsgrad=False, maximize=False,
+            lr=rate, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=self._eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class Schedule:
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
-        self.adapted_rate, self.penalty_coef = config.learning_rate, config.penalty_coef
+        self.adapted_rate, self.penalty_coef = config.learning_rate, 1.0
 
     def remaining(self, iteration: int, horizon: int | None = None) -> float:
         """Return the fraction of a horizon that remains at the start of an iteration, from 1 to 0.

@@ -112,7 +112,7 @@ class AuxiliaryGradients:
 
     def __init__(self, config: TrainConfig, module: AuxiliaryLoss, model: ActorCritic, buffers: SharedBuffers) -> None:
         """Create views. module: the one of `model`."""
-        self._coef, self._module, self._parameters = config.auxiliary_coef, module, list(module.parameters())
+        self._module, self._parameters = module, list(module.parameters())
         begin = len(model.network_parameters)
         shards = torch.from_numpy(buffers.shard_results.gradients)
         self._gradients = [parameter_views(shard, model)[begin:] for shard in shards]
@@ -145,7 +145,7 @@ class AuxiliaryGradients:
         rows, seen = torch.tensor(index), torch.tensor(features, requires_grad=True)
         obs = [normalize_leaf(leaf[rows], statistics) for leaf, statistics in self._obs]
         losses = self._module(seen, obs, torch.tensor(actions), torch.tensor(returns))
-        total = losses.sum() * (self._coef / steps)
+        total = losses.sum() * (1 / steps)
         by_features, *gradients = torch.autograd.grad(total, [seen, *self._parameters], materialize_grads=True)
         for view, gradient in zip(self._gradients[shard], gradients, strict=True):
             view.copy_(gradient)

@@ -22,6 +22,7 @@ TRAINED = Path(__file__).parents[2] / "examples" / "trained"
 OTHER: dict[str, Any] = {
     "anneal_clip": True,
     "attention_heads": 2,
+    "auxiliary_coef": 0.5,
     "burn_in": 2,
     "dual_clip": 3.0,
     "env_block": 4,
@@ -30,9 +31,11 @@ OTHER: dict[str, Any] = {
     "layer_norm": True,
     "opponent_latest": 0.2,
     "opponent_slots": 8,
+    "penalty_coef": 2.0,
     "rank_timeout": 60.0,
     "refresh_states": True,
     "warmup_steps": 1000,
+    "weight_decay": 0.1,
 }
 """Values of the removed options that are not their defaults."""
 
@@ -110,17 +113,11 @@ def test_the_flag_or_the_field_of_a_removed_option_gets_what_to_do_instead(name:
     assert_one_sentence(raised.value, f"there is no field {name}; ", fields)
 
 
-def test_adam_of_earlier_versions_with_weight_decay_is_refused_and_adamw_is_adam() -> None:
+def test_adamw_of_earlier_versions_without_weight_decay_is_adam() -> None:
     earlier = json.loads((TRAINED / "cartpole" / "config.json").read_text())["config"]
-    assert without_removed(earlier | {"optimizer": "adam"})["optimizer"] == "adam"
-    adamw = TrainConfig(**without_removed(earlier | {"optimizer": "adamw", "weight_decay": 0.1}))
-    assert (adamw.optimizer, adamw.weight_decay) == ("adam", 0.1)
-    assert without_removed(earlier | {"optimizer": "sgd", "weight_decay": 0.1})["optimizer"] == "sgd"
-    with pytest.raises(ConfigError) as raised:
-        without_removed(earlier | {"optimizer": "adam", "weight_decay": 0.1})
-    text = "--optimizer adam with --weight-decay 0.1 is no longer an L2 penalty; start a new run"
-    assert_one_sentence(raised.value, text)
-    now = TrainConfig(weight_decay=0.1).to_json()
+    for optimizer, expected in (("adam", "adam"), ("adamw", "adam"), ("sgd", "sgd")):
+        assert without_removed(earlier | {"optimizer": optimizer})["optimizer"] == expected
+    now = TrainConfig().to_json()
     assert without_removed(now) == now
 
 

@@ -31,7 +31,7 @@ from shmppo.tools.export_policy import export_policy
 from shmppo.tools.verify import verify_run
 
 BASE = TrainConfig(
-    env="CartPole-v1", hide_obs=(1, 3), auxiliary="networks:Predict", auxiliary_coef=0.5, num_envs=4, rollout_steps=16,
+    env="CartPole-v1", hide_obs=(1, 3), auxiliary="networks:Predict", num_envs=4, rollout_steps=16,
     seq_len=5, minibatches=2, epochs=2, grad_shards=2, hidden_size=8, encoder_sizes=(8,), quiet=True,
     total_steps=4 * 16 * 4, workers=0, keep_every=2, check_determinism=0,
 )  # fmt: skip
@@ -145,7 +145,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"auxiliary": "networks:Noisy"}, r"returned different losses for the same input; remove dropout and randomness"),
     ({"auxiliary": "networks:Total"}, r"failed in forward: AttributeError\(.*; correct it \(obs has 'obs' \(8, 4\)\)$"),
-    ({"auxiliary_coef": -1.0}, r"--auxiliary-coef is -1.0; it must be 0 or more"),
 ]
 
 

@@ -31,7 +31,8 @@ CONFIG = TrainConfig(
 
 
 SHAPED = {"env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
-AUXILIARY = {"auxiliary": "networks:Predict", "auxiliary_coef": 0.7}
+PENALTY_COEF = 3.0  # as after some updates
+AUXILIARY = {"auxiliary": "networks:Predict"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lstm": {},
     "none": {"core": "none"},
@@ -40,12 +41,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gtrxl": {"core": "gtrxl", "num_layers": 2, "attention_window": 4},
     "dict": SHAPED,
     "dict-none": SHAPED | {"core": "none"},
-    "penalty": {"objective": "penalty", "penalty_coef": 3.0},
+    "penalty": {"objective": "penalty"},
     "clone": {"objective": "clone"},
     "clone-dict": SHAPED | {"objective": "clone", "encoder": "mlp"},
     "per-dimension": {"env": "HalfCheetah-v5", "normalize_obs": False, "ratio": "per-dimension", "clip": 0.02},
     "beta": {"env": "Pendulum-v1", "normalize_obs": False, "distribution": "beta"},
-    "beta-penalty": {"env": "Pendulum-v1", "objective": "penalty", "penalty_coef": 3.0, "distribution": "beta"},
+    "beta-penalty": {"env": "Pendulum-v1", "objective": "penalty", "distribution": "beta"},
     "teacher": {"teacher": "runs/teacher", "teacher_coef": 0.7},
     "distill": {"teacher": "runs/teacher", "objective": "distill", "env": "Pendulum-v1"},
     "warm-up": {"teacher": "runs/teacher", "critic_warmup_steps": 1, "separate_critic": "all"},
@@ -115,7 +116,7 @@ def plain_terms(
         kl = ratio - 1 - log_ratio if config.objective == "clip" else kl_divergence(old_policy, policy)
         clipped = ((ratio < low) | (ratio > high)).double()
         if config.objective == "penalty":
-            objective = ratio * scaled - 3.0 * kl
+            objective = ratio * scaled - PENALTY_COEF * kl
         elif config.objective == "clone":
             objective = log_prob_of(policy, actions).sum(-1)
         elif config.ratio == "per-dimension":
@@ -150,7 +151,7 @@ def loss_of(config: TrainConfig, terms: Tensor) -> Tensor:
     actor = 0.0 if config.critic_warmup_steps else 1.0
     entropy_coef = 0.0 if config.objective == "distill" else config.entropy_coef
     by_actor = policy - actor * entropy_coef * entropy + actor * config.teacher_coef * teacher_kl
-    return by_actor + config.value_coef * value + config.auxiliary_coef * auxiliary
+    return by_actor + config.value_coef * value + auxiliary
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,8 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
     if clones:
         config = clone_of_recording(config, tmp_path / "episodes.npz")
     buffers, learner, pool = sampled(config)
+    learner.schedule.penalty_coef = PENALTY_COEF
+    learner.set_rates(0)
     buffers.rollout.teacher_params[:] = np.random.default_rng(0).standard_normal(buffers.rollout.teacher_params.shape)
     advantages = planned(buffers, learner)
     old_model = in_float64(learner.model)

@@ -42,12 +42,12 @@ def test_the_teacher_fades_and_the_critic_warms_up_alone() -> None:
 
 
 def test_the_penalty_halves_and_doubles_at_its_thresholds() -> None:
-    adaptive = schedule(objective="penalty", desired_kl=0.03, penalty_coef=4.0)
+    adaptive = schedule(objective="penalty", desired_kl=0.03)
     seen = []
     for kl in (0.0199, 0.0201, 0.0449, 0.0451, 0.0451, 0.0):
         adaptive.adapt(kl)
         seen.append(coefficients(adaptive, 0)["penalty_coef"])
-    assert seen == [2.0, 2.0, 2.0, 4.0, 8.0, 4.0]
+    assert seen == [0.5, 0.5, 0.5, 1.0, 2.0, 1.0]
     assert adaptive.learning_rate(0) == 1e-3
     for kl, bound in ((0.0, 1e-4), (1.0, 1e4)):
         for _ in range(40):

@@ -59,7 +59,7 @@ SIZES = {
 }  # fmt: skip
 EXTRAS: dict[str, list[Any]] = {
     "activation": ["relu"], "value_clip": [True], "objective": ["penalty"], "lr_schedule": ["kl-adaptive", "constant"],
-    "target_kl": [1e-4, 0.01], "advantage_norm": ["global", "none"], "optimizer": ["sgd"], "weight_decay": [0.01],
+    "target_kl": [1e-4, 0.01], "advantage_norm": ["global", "none"], "optimizer": ["sgd"],
     "normalize_obs": [False], "normalize_reward": [False], "autocast": ["bf16"], "kl_profile_every": [2],
     "checkpoint_every": [1], "anneal_entropy": [True], "truncation_is_termination": [True],
     "eval_every": [1, 2, 3], "clip_reward": [0.5], "grad_shards": [1, 2],
