@@ -125,7 +125,7 @@ def run_command(command: str) -> None:
         return
     if name == "train":
         arguments += SHORT
-    assert exit_code(pkgutil.resolve_name(cli.COMMANDS[name].main), arguments) == 0, command
+    assert exit_code(pkgutil.resolve_name(f"shmppo.{cli.COMMANDS[name].module}:main"), arguments) == 0, command
 
 
 @pytest.mark.long
