@@ -17,7 +17,6 @@ from shmppo.envs.user_vector_env import RESET_STEP
 from shmppo.errors import TrainingError
 from shmppo.lockstep.pool import Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY
-from shmppo.ppo.loss import METRICS, by_metric
 from shmppo.runs.launch import train
 from shmppo.utils.phase_timer import PHASES
 
@@ -96,18 +95,24 @@ def test_a_target_kl_ends_the_update_before_the_next_step(tmp_path: Path) -> Non
     assert all(1 <= s < 18 for s in steps[0.01])
 
 
-def test_the_kl_of_the_last_epoch_is_the_mean_over_its_minibatches() -> None:
+def test_metrics_are_the_means_of_their_terms_and_the_kl_of_the_last_epoch_that_of_its_minibatches() -> None:
     buffers, learner, pool = sampled(CONFIG)
     planned(buffers, learner)
-    kls, execute = [], pool.execute
+    measured, execute = [], pool.execute
 
     def recorded(command: Command) -> None:
         execute(command)
         if isinstance(command, ComputeGradients):
-            kls.append(by_metric(buffers.shard_results.loss_terms.sum(0), METRICS)["approx_kl"])
+            measured.append(buffers.shard_results.loss_terms.sum(0))
 
     pool.execute = recorded  # type: ignore[method-assign]
-    assert learner.update(0, pool).approx_kl_last_epoch == pytest.approx(np.mean(kls[3:]))
+    found = learner.update(0, pool).columns()
+    means = np.mean(measured, axis=0)
+    columns = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "teacher_kl", "auxiliary_loss")
+    assert [found[name] for name in columns] == pytest.approx(means)
+    assert len(set(means[:5])) == 5, "two of them would be the same in any order"
+    kls = [terms[columns.index("approx_kl")] for terms in measured]
+    assert found["approx_kl_last_epoch"] == pytest.approx(np.mean(kls[3:]))
     assert np.mean(kls[3:]) > 1.1 * np.mean(kls)
 
 
