@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from shmppo.config.checks import require
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust, trust_of
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
@@ -96,7 +96,7 @@ def replay(file: str | Path, trust: Trusted = ()) -> int:
     require(file.exists(), f"{file} does not exist; name the failed_episode.json of a run")
     content = read_object(file, "name the failed_episode.json of a run")
     try:
-        config = TrainConfig(**content["config"])
+        config = stored_config(content["config"])
         index, episode = int(content["env_index"]), int(content["episode"])
         began, failed = content.get("options"), content.get("failed_options")
         actions = np.array(content["actions"], np.float32)

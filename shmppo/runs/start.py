@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag_with_value, require
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
@@ -45,7 +45,7 @@ class InitialWeights:
                 actions differs, if the networks see other parts of the observation, if the windows of --core lmu
                 differ, or if only one of the two runs normalizes observations or squashes actions.
         """
-        where, before = f"--init-from {self.path}", TrainConfig(**json.loads(self.checkpoint["config"]))
+        where, before = f"--init-from {self.path}", stored_config(json.loads(self.checkpoint["config"]))
         options = ["actor_obs", "critic_obs", "normalize_obs", "squash_actions", "std"]  # the shapes may be the same
         options += ["activation"] if config.network is None and config.encoder_sizes else []
         options += ["seq_len"] if config.network is None and config.core == before.core == "lmu" else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ from shmppo.config.flags import parse_start
 from shmppo.config.removed import REMOVED, without_removed
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
-from shmppo.runs.launch import resume
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"
@@ -74,6 +75,15 @@ def test_runs_of_earlier_versions_load(tmp_path: Path) -> None:
     (config, _) = parse_start(["--config", str(run_dir / "config.json"), "--seed", "7"])
     assert (config.seed, config.env, config.gamma) == (7, "CartPole-v1", load_config(run_dir).gamma)
     assert load_policy(TRAINED / "cartpole").initial_state() is not None
+
+
+def test_a_run_of_an_earlier_version_can_be_fine_tuned(tmp_path: Path) -> None:
+    weights = {"init_from": str(TRAINED / "cartpole"), "run_dir": str(tmp_path / "fine"), "quiet": True}
+    (config, _) = parse_start(
+        ["--init-from", weights["init_from"], "--total-steps", "2048", "--stop-at-iteration", "1"]
+    )
+    summary = train(dataclasses.replace(config, **weights, workers=0, check_determinism=0))  # type: ignore[arg-type]
+    assert summary["initial_weights"]["path"] == weights["init_from"]
 
 
 @pytest.mark.parametrize("name", OTHER)
