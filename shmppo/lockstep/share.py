@@ -60,17 +60,17 @@ class Part(NamedTuple):
     row: int | None
     """Its row of `Control.progress`. None: nobody watches its progress."""
 
-    def has(self, command: Command) -> bool:
-        """Whether it contains work of a command."""
-        return len(getattr(self, WORK[type(command)][1])) > 0
+    def has(self, kind: type[Command]) -> bool:
+        """Whether it contains work of a kind of command."""
+        return len(getattr(self, WORK[kind][1])) > 0
 
 
 def divide_work(config: TrainConfig, parameters: int, workers: int) -> list[Part]:
     """Divide the work among the learner and its workers.
 
     Workers collect rollouts and play evaluations. In an update, the learner does the first of W parts, and worker 0
-    stays idle. So at most W processes are busy, and with W cores no process waits for a core. In central
-    learning, the learner does a whole update.
+    stays idle. So at most W processes are busy, and with W cores no process waits for a core. In central learning, the
+    learner does a whole update.
 
     Example: the default job has 16 environments, and a number of shards that does not depend on W. With two workers,
     each collects 8 columns. In an update, the learner computes the first half of the shards and worker 1 the other
@@ -105,7 +105,6 @@ class Share:
     """Carries out commands for a part of the work. Nothing else in a run executes a command.
 
     Attributes:
-        part: the part.
         timer: measures the phases of this process.
     """
 
@@ -127,10 +126,9 @@ class Share:
             EnvError: if an environment cannot be created.
         """
         self.timer = timer
-        self.part = part
+        self._part = part
         progress = np.zeros(2, np.int64) if part.row is None else buffers.control.progress[part.row]
         self._optimizer = Optimizer(config, buffers, part.sums, part.steps)
-        self._gradients: ShardGradients | None = None  # without shards
         if part.shards and config.device == "cpu":
             self._gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
         elif part.shards:
@@ -157,7 +155,7 @@ class Share:
             EnvError: if an environment raises.
         """
         set_numeric_modes()
-        if not self.part.columns:
+        if not self._part.columns:
             return ()
         if episodes is not None:
             return self._collector.restore(iteration, episodes)
@@ -178,8 +176,7 @@ class Share:
         set_numeric_modes()  # the code of an environment or a callback may have changed them
         match command:
             case ComputeGradients(epoch, minibatch):
-                if self._gradients is not None:
-                    self._gradients.compute(epoch, minibatch, self.part.shards)
+                self._gradients.compute(epoch, minibatch, self._part.shards)
             case ReduceGradients():
                 self._optimizer.add_gradients()
             case StepOptimizer():

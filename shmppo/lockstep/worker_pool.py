@@ -12,7 +12,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.mailbox import LearnerMailbox
 from shmppo.lockstep.pool import Collect, Command, Times
-from shmppo.lockstep.share import Share, divide_work
+from shmppo.lockstep.share import WORK, Share, divide_work
 from shmppo.lockstep.worker import WorkerSetup
 from shmppo.lockstep.worker_processes import WorkerProcesses
 from shmppo.models.actor_critic import ActorCritic
@@ -54,6 +54,7 @@ class WorkerPool:
         self._worker_seconds = np.zeros(config.num_workers)
         self._part, *self._parts = divide_work(config, buffers.published.weights.size, config.num_workers)
         spins = config.num_workers <= usable_cores()
+        self._helpers = {kind: [w for w, part in enumerate(self._parts) if part.has(kind)] for kind in WORK}
         setups = [
             WorkerSetup(config, task, buffers.fields, buffers.memory, log_file, spins, part, w)
             for w, part in enumerate(self._parts)
@@ -75,7 +76,7 @@ class WorkerPool:
 
     def execute(self, command: Command) -> None:
         """Let every process that has a part of a command do it, and wait until all have done theirs."""
-        workers = [w for w, part in enumerate(self._parts) if part.has(command)]
+        workers = self._helpers[type(command)]
         if not workers:
             self._share.execute(command)
             return
@@ -83,17 +84,16 @@ class WorkerPool:
         sent = timer.switch("wait")
         for w in workers:
             self._mailbox.send(w, command)
-        own = [self._share.execute(command)] if self._part.has(command) else []
+        own = [self._share.execute(command)] if self._part.has(type(command)) else []
         timer.switch("wait")
         self._workers.wait_replacing_failed(workers, command)
         now = timer.switch("other")
-        seconds = timings.phase_seconds[workers]
         if not own:
-            timer.add_blocked(now - sent, seconds)
+            timer.add_blocked(now - sent, timings.phase_seconds[workers])
         starts, ends = np.array([*own, *timings.command_interval[workers]]).T
         self._signaling_seconds += float((starts - sent).mean() + now - ends.max())
         if isinstance(command, Collect):
-            self._collect_seconds, self._worker_seconds = now - sent, seconds.sum(axis=1)
+            self._collect_seconds, self._worker_seconds = now - sent, timings.phase_seconds.sum(axis=1)
 
     def take_times(self) -> Times:
         """Return the times since the last call."""

@@ -85,9 +85,7 @@ class Rollout:
     first: np.ndarray = _collected("?", "T N", "obs[t] begins an episode")
     terminated: np.ndarray = _collected("?", "T N", "the episode terminated with the step")
     truncated: np.ndarray = _collected("?", "T N", "the episode was truncated after the step")
-    sequence_state: np.ndarray = _shared(
-        OWN_ENVS, "COLLECT", "f4", "C N S", "initial states of sequences that continue an episode"
-    )
+    sequence_state: np.ndarray = _collected("f4", "C N S", "initial states of sequences that continue an episode")
     joint_actions: np.ndarray = _collected("f4", "T X A", "actions at each step, also of idle agents")
     joint_end: np.ndarray = _collected("?", "T X", "the episode of all agents ended with the step")
     ended_return: np.ndarray = _collected("f8", "T N", "return of the episode that ended with the step")

@@ -246,7 +246,7 @@ def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
 
 
 def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
-    """loss of `--auxiliary` without its coefficient, mean over the minibatches of the update"""
+    """loss of `--auxiliary`, mean over the minibatches of the update"""
     return np.zeros_like(inputs.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
 
 
@@ -281,7 +281,7 @@ class Term(NamedTuple):
     compute: Callable[[LossInputs, float], TermResult]
     """Gets the steps, and the coefficient or 0. Its metric is the mean over the minibatches."""
     coefficient: Callable[[Schedule, int], float] | None = None
-    """Returns a number of the loss that changes from iteration to iteration. It is a metric, too."""
+    """Returns the coefficient in an iteration. It is a metric, too. None: the coefficient does not change."""
     group: str = "losses"
     """Group of its metric in trackers. Coefficients belong to the group policy."""
 
