@@ -58,8 +58,9 @@ KeywordArguments = Annotated[
 """A mapping that the command line reads as key=value pairs. Each value is JSON or plain text."""
 
 MINARI = "minari:"
-ATTENTION_HEADS = 4  # of the core gtrxl
 """What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
+ATTENTION_HEADS = 4
+"""Number of attention heads of --core gtrxl."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def without_removed(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a stored configuration without those that this version no longer has.
 
     Raises:
-        ConfigError: if one of them has another value than its default, because its runs cannot be continued.
+        ConfigError: if one of them has another value than its default.
     """
     kept = dict(fields)
     for name, (default, instead) in REMOVED.items():

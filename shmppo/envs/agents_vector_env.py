@@ -224,5 +224,5 @@ class AgentsVectorEnv(VectorEnv):
             lead = np.sign(mean(returns[~opponents].tolist()) - mean(returns[opponents].tolist()))
             game = dict(zip(RESULTS, (float(lead == sign) for sign in (1, 0, -1)), strict=True))
             slot = self._config.slot_of(self._config.first_row + self.handles[rows.start].index)
-            results |= game | {f"{result}/{slot}": value for result, value in game.items() if self._config.slots > 1}
+            results |= game | {f"{result}/{slot}": value for result, value in game.items()}
         return means | {PREFIX + name: value for name, value in results.items()}

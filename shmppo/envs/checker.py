@@ -21,8 +21,6 @@ from shmppo.utils.user_code import FAILURES, as_config_error, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
 
-"""Which resets receive a seed: all of them, the first one of each environment, or none."""
-
 TOLERANCE = 1e-5  # relative, at the bounds of a Box: a value rounded to float32 may lie slightly outside
 
 MAX_NAMED = 3

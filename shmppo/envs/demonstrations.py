@@ -27,7 +27,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from shmppo.config.checks import require
+from shmppo.config.checks import require, shown
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.options import MINARI
 from shmppo.config.train_config import TrainConfig
@@ -36,6 +36,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.single_vector_env import batch_actions
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv
+from shmppo.envs.wrappers import is_allowed
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
 from shmppo.utils.rng import demonstration_generator
@@ -120,7 +121,10 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, after `reset`. action: as the environment takes it, and as its mask allows."""
+        require(bool(self._obs), "`step` was called before `reset`; begin each episode with `reset`")
         own = copy.deepcopy(action)  # the environment may change it
+        allowed = not self._config.action_masks or is_allowed(self.action_space, self._obs[-1][-1], own)
+        require(allowed, f"action {shown(own)} is forbidden by the action mask; choose another one")
         obs, reward, terminated, truncated, info = super().step(action)
         self._obs.append(self._stored(obs))
         self._steps.append((own, float(reward), bool(terminated), bool(truncated)))
@@ -130,10 +134,12 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Write the file, if a step was recorded, and close the environment."""
-        self._end_episode()
-        if self._episodes:
-            _write(self._path, self._episodes, self._config, self._task)
-        super().close()
+        try:
+            self._end_episode()
+            if self._episodes:
+                _write(self._path, self._episodes, self._config, self._task)
+        finally:
+            super().close()
 
     def _stored(self, obs: Any) -> list[np.ndarray]:
         return [np.array(leaf.to_storage(leaf.extract(obs)), leaf.dtype) for leaf in self._task.observation.leaves]

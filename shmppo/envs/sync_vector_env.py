@@ -16,7 +16,7 @@ import numpy as np
 from shmppo.config.checks import shown
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import STEP_RULE
+from shmppo.envs.checker import RESET_RULE, STEP_RULE
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
@@ -26,7 +26,7 @@ from shmppo.envs.vector_env import EpisodeToRestore, RenderedHandle, VectorEnv, 
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.rng import episode_seed, seed_spaces
-from shmppo.utils.user_code import FAILURES
+from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +77,18 @@ class GymnasiumHandle(RenderedHandle):
             seed_spaces(self._spaces, seed)
         given = {"seed": seed, "options": copy.deepcopy(options)}  # the environment may change the options
         arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
-        with as_env_error(self.index, f"{call} of episode {episode} raised"):
-            observation, _ = self.env.reset(**arguments)
+        try:
+            returned = self.env.reset(**arguments)
+        except FAILURES as error:
+            reraise_ctrl_c(error)
+            call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
+            raise EnvError(
+                self.index, f"{call} of episode {episode} raised {describe_error(error)}", details=user_traceback(error)
+            ) from error
+        try:
+            observation, _ = returned
+        except (TypeError, ValueError) as error:
+            raise EnvError(self.index, f"reset returned {shown(returned)}; {RESET_RULE}") from error
         return observation
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.mailbox import LearnerMailbox
-from shmppo.lockstep.pool import Collect, Command, Times
+from shmppo.lockstep.pool import Collect, Command, Evaluate, Times
 from shmppo.lockstep.share import WORK, Share, divide_work
 from shmppo.lockstep.worker import WorkerSetup
 from shmppo.lockstep.worker_processes import WorkerProcesses
@@ -78,16 +78,20 @@ class WorkerPool:
         """Let every process that has a part of a command do it, and wait until all have done theirs."""
         workers = self._helpers[type(command)]
         if not workers:
-            self._share.execute(command)
+            if self._part.has(type(command)):  # a rank may have no episode of an evaluation
+                self._share.execute(command)
             return
         timer, timings = self.timer, self._buffers.timings
-        sent = timer.switch("wait")
+        waiting = "evaluation" if isinstance(command, Evaluate) else "wait"
+        sent = timer.switch(waiting)
         for w in workers:
             self._mailbox.send(w, command)
         own = [self._share.execute(command)] if self._part.has(type(command)) else []
-        timer.switch("wait")
+        timer.switch(waiting)
         self._workers.wait_replacing_failed(workers, command)
         now = timer.switch("other")
+        if isinstance(command, Evaluate):  # its whole time belongs to the phase "evaluation"
+            return
         if not own:
             timer.add_blocked(now - sent, timings.phase_seconds[workers])
         starts, ends = np.array([*own, *timings.command_interval[workers]]).T

@@ -142,7 +142,12 @@ class LayerBuilder:
         out: np.ndarray | None = None,
         into: str = "set",
     ) -> np.ndarray:
-        """Append a linear layer, and return its outputs. out, into: where to "set" them, or "add" to."""
+        """Append a linear layer, and return its outputs.
+
+        Args:
+            out: array for the outputs. None: a new one.
+            into: "set" to write the outputs, "add" to add them to what `out` contains.
+        """
         y = self._new(layer.out_features) if out is None else out
         weights = self._parameters(layer.weight, layer.bias)
         self._add("linear", x, y, activation=constants()[activation], into_y=constants()[into], **weights)

@@ -216,7 +216,7 @@ class AuxiliaryLoss(UserModule):
     - `actions`: float32 [R, A], as sampled, before clipping or squashing. A Discrete action is one index.
     - `returns`: float32 [R], the targets of the value loss.
 
-    The update adds the mean over the steps of a minibatch to its loss. The rules for parameters,
+    The update adds the mean of these losses over the steps of a minibatch to its own loss. The rules for parameters,
     buffers, and randomness are those of `CustomNetwork`.
     """
 

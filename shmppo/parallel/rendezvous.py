@@ -73,8 +73,8 @@ def _connect(timeout: float) -> ProcessGroup:
     except (RuntimeError, ValueError) as error:  # ValueError: a variable is missing
         rank, address, port = (os.environ.get(name) for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
         raise RankError(
-            f"rank {rank} of {size} could not connect to the other ranks at {address}:{port} within {timeout:g} s "
-            f"({str(error).splitlines()[0]}); start all ranks with torchrun and with the same address"
+            f"rank {rank} of {size} could not connect to the other ranks at {address}:{port} (timeout {timeout:g} s): "
+            f"{str(error).splitlines()[0]}; start all ranks with torchrun and with the same address"
         ) from error
     return ProcessGroup(rank, size, PrefixStore("messages", store), timeout)
 

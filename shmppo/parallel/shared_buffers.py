@@ -129,7 +129,7 @@ class ShardResults:
     """The results of the gradient computation for each shard of a minibatch."""
 
     gradients: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
-    total: np.ndarray = _shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "their sum, which the step scales")
+    total: np.ndarray = _shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "sum over the shards, which STEP scales")
     loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G terms", "the shard's part of the terms of the loss")
     max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 
@@ -140,7 +140,7 @@ class OptimizerState:
 
     learning_rate: np.ndarray = _shared(LEARNER, "PLAN", "f8", "1", "learning rate of the iteration")
     gradient_factor: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "scales the gradient to --max-grad-norm")
-    steps: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "number of steps of Adam with this one")
+    steps: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "number of optimizer steps, including this one")
     moments: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "2 P", "moments of Adam")
 
 
@@ -157,8 +157,8 @@ class EvaluationResults:
 class Timings:
     """Times of the last command, which the workers measure."""
 
-    phase_seconds: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W phases", "its seconds by phase")
-    command_interval: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W 2", "its start and end (monotonic clock)")
+    phase_seconds: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W phases", "seconds of the command by phase")
+    command_interval: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W 2", "start and end of it (monotonic clock)")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ The episodes have the same seeds in every evaluation, and their results do not d
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ from shmppo.policies.evaluation import record_episode
 from shmppo.policies.policy import TrainedPolicy
 from shmppo.sampling.evaluation import evaluation_errors
 from shmppo.storage.run_directory import VIDEOS
+
+log = logging.getLogger(__name__)
 
 
 class Evaluations:
@@ -68,9 +71,13 @@ class Evaluations:
         means = info_means(self._config.reported_info, np.transpose(info).tolist())
         if self._config.eval_videos:
             file = self._run_dir / VIDEOS / f"{iteration:06d}.mp4"
-            skipped = (EnvError,) if self._config.skip_bad_episodes else ()
-            with evaluation_errors(iteration), suppress(*skipped):
-                record_episode(self.policy(learner, iteration), file)
+            with evaluation_errors(iteration):
+                try:
+                    record_episode(self.policy(learner, iteration), file)
+                except EnvError as error:
+                    if not self._config.skip_bad_episodes:
+                        raise
+                    log.warning("the video of iteration %d was not recorded: %s", iteration, error.message)
         known = len(returns) > 0
         seconds = pool.timer.switch("other") - began
         return {

@@ -83,6 +83,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
     config, start = parse_start(training, script=f"{prog} --")
     require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out, or give it no values")
     require(config.preempt_fraction is None, "--preempt-fraction makes trials inexact; leave it out, or give None")
+    require(config.demonstrations is None, "--demonstrations gives each trial the same returns; search without it")
     info, name = [key.metric for key in config.reported_info], options.objective
     evaluated = [f"eval/{metric}" for metric in ("return", *info)] if config.eval_every is not None else []
     metrics = ["last", "mean", *info, *evaluated]

@@ -58,10 +58,14 @@ class RunProcess:
         words = [sys.executable, "-m", "shmppo.train", *source, *own, *flags]
         path = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])  # it imports what a script here imports
 
+        parent = os.getpid()
+
         def prepare() -> None:
             """Let the run use only its cores, and end with this process."""
             os.sched_setaffinity(0, cores)
             kill_with_parent()
+            if os.getppid() != parent:  # it ended before the call above
+                os._exit(1)
 
         with open_file(self.run_dir / "output.txt", "ab") as output:
             self._output_start = output.tell()

@@ -12,7 +12,7 @@ from shmppo.utils.files import short_path
 
 
 def program(command: str) -> str:
-    """Return how the user starts a command: through the console script or the interpreter, as it was typed."""
+    """Return how to start a command: through the console script if it is in use, else as `python -m shmppo.COMMAND`."""
     script, typed = Path(sys.argv[0]), sys.orig_argv
     if script.stem == "shmppo":
         name = "shmppo" if shutil.which("shmppo") == os.path.abspath(script) else short_path(script)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+from shmppo.errors import ConfigError
 from shmppo.utils.portable import NUMPY_AVX512, PROCESSORS, is_portable, numpy_uses_avx512, processor_facts
 
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
@@ -47,7 +48,10 @@ def processor_type(kernel: str) -> str:
 
 def integer_variable(name: str, default: int) -> int:
     """Return the value of an environment variable that torchrun sets, or the default without torchrun."""
-    return int(os.environ.get(name, default))
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"the environment variable {name} is {text!r}; it must be an integer")
+    return int(text)
 
 
 def git_revision() -> str | None:

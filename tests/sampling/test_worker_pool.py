@@ -19,8 +19,9 @@ from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import WorkerError
-from shmppo.lockstep.pool import Collect, Command, ComputeGradients, ReduceGradients, StepOptimizer
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, Evaluate, ReduceGradients, StepOptimizer
 from shmppo.runs.launch import train
+from shmppo.utils.phase_timer import PHASES
 
 CONFIG = TrainConfig(
     env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
@@ -65,6 +66,18 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
         by_learner = {field.path for field in buffers.fields if field.phase == "before STEP"}
         found = changed(pool.execute, StepOptimizer())
         assert found == fields_written_in(buffers, "STEP") - by_learner - of_workers
+
+
+@pytest.mark.parametrize("episodes", [0, 4])
+def test_an_evaluation_has_its_whole_time_in_its_phase_and_may_have_no_episode(episodes: int, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, eval_every=1 if episodes else None, eval_episodes=max(episodes, 1))
+    with running_pool(config, tmp_path / "run.log") as (_, _, pool):
+        pool.take_times()
+        pool.timer.switch("evaluation")
+        pool.execute(Evaluate(1))
+        times = pool.take_times()
+        assert times.phases[PHASES.index("wait")] == times.signaling == 0
+        assert times.phases[PHASES.index("evaluation")] > 0
 
 
 def test_a_worker_that_hangs_is_detected_while_another_makes_progress(

@@ -117,7 +117,7 @@ def test_two_hosts_have_the_same_weights_also_if_one_is_stopped_for_a_while(host
 @pytest.mark.slow(reason="about 40 s")
 def test_if_the_link_goes_down_both_hosts_end_within_the_timeout(hosts: Hosts, tmp_path: Path) -> None:
     limit = 5
-    processes = hosts.train(tmp_path, "--total-steps", 10**8, "--rank-timeout", limit)
+    processes = hosts.train(tmp_path, "--total-steps", 10**8, program=(IMPATIENT, str(limit)))
     wait_for_rows(directories(tmp_path / "run"), processes, ITERATIONS)
     ranks = [rank_of(process) for process in processes]
     hosts.cut()
