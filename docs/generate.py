@@ -23,13 +23,13 @@ from shmppo import errors
 from shmppo.cli import COMMANDS, options_by_subcommand
 from shmppo.config.checks import flag_with_value
 from shmppo.config.command_line import Flag, flags_of
+from shmppo.config.extensions import added
 from shmppo.config.flags import ResumeConfig
 from shmppo.config.presets import PRESETS
 from shmppo.config.train_config import TrainConfig
+from shmppo.extensions.kl_profile.files import GLOSSARY as KL_GLOSSARY
 from shmppo.loggers import metrics
-from shmppo.parallel.shared_buffers import GROUPS
-from shmppo.plot import KLPlot
-from shmppo.ppo import kl_profile
+from shmppo.parallel.shared_buffers import GROUPS, declared_arrays
 from shmppo.utils.phase_timer import PHASE_GLOSSARY
 
 DOCS = Path(__file__).parent
@@ -51,10 +51,10 @@ def parts() -> dict[str, Callable[[], str]]:
         "shared memory": shared_memory,
         "exceptions": exceptions,
         "presets": presets,
-        "metrics.csv": partial(tracked, metrics.GLOSSARY),
+        "metrics.csv": partial(tracked, metrics.GLOSSARY | metrics.ADDED_GLOSSARY),
         "agents": partial(glossary, metrics.AGENT_GLOSSARY),
         "eval.csv": partial(tracked, metrics.EVALUATION_GLOSSARY),
-        "kl.csv": partial(glossary, kl_profile.GLOSSARY),
+        "kl.csv": partial(glossary, KL_GLOSSARY),
         "phases": partial(glossary, PHASE_GLOSSARY),
     }
     found |= {f"flags of {command}": partial(flags, command) for command in option_types()}
@@ -66,7 +66,10 @@ def parts() -> dict[str, Callable[[], str]]:
 def option_types() -> dict[str, type]:
     """The options of all commands, by what follows `shmppo` on the command line."""
     kinds = {f"{name} {part}".rstrip(): kind for name in COMMANDS for part, kind in options_by_subcommand(name).items()}
-    return kinds | {"train --resume RUN_DIR": ResumeConfig, "plot kl": KLPlot}
+    return kinds | {
+        "train --resume RUN_DIR": ResumeConfig,
+        **{f"plot {module.NAME}": module.PlotOptions for module in added("plots")},
+    }
 
 
 def table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -95,7 +98,7 @@ def shared_memory() -> str:
     """A row for each kind of view of the shared memory: its name, meaning, fields, and who writes them."""
     rows = []
     for view in dict.fromkeys(GROUPS.values()):
-        fields = {field.name: field.metadata for field in dataclasses.fields(view)}
+        fields = declared_arrays(view)
         writers = dict.fromkeys(layout["writer"] for layout in fields.values())
         names = ", ".join(f"`{name}`" for name in fields)
         rows.append((f"`{view.__name__}`", (view.__doc__ or "").strip(), names, "; ".join(writers)))

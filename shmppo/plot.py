@@ -1,4 +1,4 @@
-"""Plot learning curves (`python -m shmppo.plot RUN_DIR…`) and KL profiles (`python -m shmppo.plot kl RUN_DIR…`)."""
+"""Plot learning curves (`python -m shmppo.plot RUN_DIR…`), or what an extension plots (`… plot NAME RUN_DIR…`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tyro
 
 from shmppo.config.checks import require
 from shmppo.config.command_line import parse
+from shmppo.config.extensions import added
 from shmppo.errors import run_command
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
@@ -36,36 +37,27 @@ class Plot:
     the curves, the options and their differences, versions, evaluations, and a video of each run that has one."""
 
 
-@dataclass(frozen=True)
-class KLPlot:
-    """Plot the KL profiles of runs: sequential and reference KL against the data."""
-
-    run_dirs: tyro.conf.Positional[tuple[Path, ...]]
-    """Directories of runs with --kl-profile-every."""
-    out: Path = Path("kl.svg")
-    """File to write. Its suffix selects the format: svg, png, or pdf."""
-
-
 def main() -> int:
-    """Run the command and return its exit code. A run directory named kl must be written as ./kl."""
+    """Run the command and return its exit code. A run directory with the name of a kind must be written as ./NAME."""
     return run_command(_plot)
 
 
 def _plot() -> None:
-    arguments = sys.argv[1:]
-    profiles = arguments[:1] == ["kl"]
-    kind: type[Plot] | type[KLPlot] = KLPlot if profiles else Plot
-    prog = program("plot") + (" kl" if profiles else "")
-    example = f"runs/pendulum-s1 runs/pendulum-s2 --out {'kl' if profiles else 'curves'}.png"
-    options = parse(kind, arguments[profiles:], prog, inspect.getdoc(kind) or "", example=example)
-    from shmppo.plotting.plot_curves import plot_curves
-    from shmppo.plotting.plots import plot_profiles
-
+    kinds = {module.NAME: module for module in added("plots")}
+    kind, name, arguments = kinds.get(sys.argv[1] if len(sys.argv) > 1 else ""), "", sys.argv[1:]
+    if kind is not None:
+        name, *arguments = arguments
+    options_type = Plot if kind is None else kind.PlotOptions
+    example = f"runs/pendulum-s1 runs/pendulum-s2 --out {name or 'curves'}.png"
+    text = inspect.getdoc(options_type) or ""
+    options = parse(options_type, arguments, f"{program('plot')} {name}".strip(), text, example=example)
     require(len(options.run_dirs) > 0, "no run directory is given; name the directories of one or more runs")
     out = user_path(options.out, "--out")
-    if isinstance(options, KLPlot):
-        plot_profiles(options.run_dirs, out)
+    if kind is not None:
+        kind.draw(options.run_dirs, out)
     else:
+        from shmppo.plotting.plot_curves import plot_curves
+
         plot_curves(options.run_dirs, out, metrics=options.metric, x=options.x, labels=options.label)
     print(options.out)
 

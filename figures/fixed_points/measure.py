@@ -24,8 +24,8 @@ import numpy as np
 from figures.common.command_line import script_parser
 from figures.common.evaluated_runs import add_run
 from figures.common.tables import read_rows, write_rows
+from shmppo.extensions.kl_profile.profile import mean_profile, read_profiles
 from shmppo.plotting.curves import read_columns
-from shmppo.ppo.kl_profile import mean_profile, read_profiles
 
 TABLE = Path(__file__).with_name("fixed_points.csv")
 TASKS = ("HalfCheetah-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")

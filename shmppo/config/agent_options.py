@@ -30,7 +30,7 @@ class AgentOptions:
     agents: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = option((), derived=True, inherited=False)
     """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
 
-    def check_agents(self) -> None:
+    def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         if self.agents and self.self_play is not None:
             unknown = [name for name in self.self_play if name not in self.agents]

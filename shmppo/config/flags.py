@@ -24,7 +24,7 @@ from shmppo.config.option import fields_with, option
 from shmppo.config.presets import preset_fields
 from shmppo.config.removed import without_removed
 from shmppo.config.resumable import RESUMABLE, refusal
-from shmppo.config.train_config import TrainConfig, typed_fields
+from shmppo.config.train_config import EXTENSIONS, ExtensionFields, TrainConfig, typed_fields
 from shmppo.config.trust import Modules, check_trust, modules_of
 from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
@@ -60,7 +60,8 @@ class SourceOptions:
 
 def subjects() -> dict[str, type]:
     """Return the option classes of a configuration by subject, in the order of the help text."""
-    return {base.__name__.removesuffix("Options").lower(): base for base in reversed(TrainConfig.__bases__)}
+    core = [base for base in reversed(TrainConfig.__bases__) if base is not ExtensionFields]
+    return {kind.__name__.removesuffix("Options").lower(): kind for kind in (*core, *EXTENSIONS)}
 
 
 def common_fields() -> tuple[str, ...]:

@@ -64,6 +64,8 @@ class Traits:
     """Whether a new run copies it from the config.json of another run."""
     searchable: bool = True
     """Whether a search can vary it, if it defines what is trained."""
+    unfit_for_search: str = ""
+    """Why a search refuses it."""
     set_by_search: bool = False
     """Whether a search sets it for its trials."""
     changes_curve: bool = True

@@ -107,7 +107,7 @@ class TaskOptions:
     total_steps: int = option(200_000, AT_LEAST_1, common=True, resumable=True, searchable=False)
     """Environment steps to train for, summed over all environments and rounded up to whole iterations."""
 
-    def check_task(self) -> None:
+    def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         store_as_json(self, "env_kwargs")
         parse_info_keys(self.info_keys)
@@ -173,7 +173,7 @@ class NetworkOptions:
     """Minimum of the log standard deviation. With --std parameter, smaller values are raised to it after each optimizer
     step. None: no minimum, or -5 with --std state."""
 
-    def check_network(self) -> None:
+    def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         minimum = self.log_std_min
         require(
@@ -245,7 +245,14 @@ class ObjectiveOptions:
     (arXiv 1707.06347); β begins at 1, and is halved or doubled after each update to keep the KL near --desired-kl.
     distill: the actor learns only from --teacher. clone: behavior cloning, which maximizes the mean log-probability of
     the actions in --demonstrations. With all of them, the critic learns from rewards."""
-    demonstrations: str | None = option(None, resumable=True, one_agent=True, gymnasium=True, path=True)
+    demonstrations: str | None = option(
+        None,
+        resumable=True,
+        one_agent=True,
+        gymnasium=True,
+        path=True,
+        unfit_for_search="gives each trial the same returns",
+    )
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
     `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). If the file has moved,
     give its new path when you resume the run. None: no demonstrations."""
@@ -281,7 +288,7 @@ class ObjectiveOptions:
     """`module:factory` of a module that computes an auxiliary loss from the actor's features
     (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""
 
-    def check_objective(self) -> None:
+    def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require(
             (self.objective == "clone") == (self.demonstrations is not None),

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 
 from shmppo.config.checks import flag, require, store_as_json
-from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, PROPER_FRACTION, SECONDS, neutral_option, option
+from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, SECONDS, neutral_option, option
 from shmppo.config.options import KeywordArguments
 
 
@@ -55,7 +55,7 @@ class ProcessOptions:
     keep_every: int | None = neutral_option(None, AT_LEAST_1)
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 
-    def check_processes(self) -> None:
+    def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require(self.run_dir != "", "--run-dir is empty; name a directory, or leave it out")
         require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
@@ -69,10 +69,6 @@ NotAFlag = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
 class RankOptions:
     """Several learners that average their gradients, started by torchrun. Batch sizes are those of one rank."""
 
-    preempt_fraction: float | None = option(None, PROPER_FRACTION, one_agent=True)
-    """End the remaining rollouts early once this fraction of the ranks, or of a rank's workers, have finished theirs
-    (DD-PPO: 0.6), but not before a quarter of --rollout-steps. This depends on timing, so the run is not reproducible
-    (exact: false). None: wait for the slowest."""
     ranks: NotAFlag = option(1, per_rank=True, inherited=False)
     """R, number of ranks that learn together."""
     rank: NotAFlag = option(0, per_rank=True, inherited=False)
@@ -101,11 +97,11 @@ class EvaluationOptions:
     such as eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of
     training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
     evaluations after each one."""
-    stop_when: tuple[str, ...] = neutral_option((), common=True)
+    stop_when: tuple[str, ...] = neutral_option((), common=True, unfit_for_search="would end trials before their rungs")
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9"."""
 
-    def check_evaluation(self) -> None:
+    def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         store_as_json(self, "eval_env_kwargs")
         for name in ("eval_env_kwargs", "eval_videos"):
@@ -124,9 +120,6 @@ class ReportOptions:
     Weights & Biases reads the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS."""
     quiet: bool = neutral_option(False, per_rank=True, inherited=False, set_by_search=True)
     """Print only errors."""
-    kl_profile_every: int | None = neutral_option(None, AT_LEAST_1)
-    """Updates between KL profiles, which are written to kl.csv and kl/*.npz. The first update always has one. None: no
-    profiles."""
     check_determinism: int = neutral_option(500, NOT_NEGATIVE)
     """Steps for which two instances of the environment are compared, in other processes, in the background of the
     training. If they differ, the run is not reproducible (exact: false). 0: no check."""

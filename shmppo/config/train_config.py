@@ -24,6 +24,7 @@ from typing import Any
 
 from shmppo.config.agent_options import AgentOptions
 from shmppo.config.checks import flag, integer, require, shown
+from shmppo.config.extensions import added
 from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
 from shmppo.config.option import check_bounds, fields_with
@@ -42,12 +43,21 @@ SHARD_STEPS = 256  # larger minibatches have one gradient shard per so many step
 SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work, see `shards`
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
 OPPONENTS = 4  # at a time, in self-play
-MIN_PREEMPTED = 0.25  # with --preempt-fraction, no rollout is shorter than this fraction of --rollout-steps
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
+
+EXTENSIONS: tuple[Any, ...] = tuple(module.OPTIONS for module in added("options"))
+"""The option classes of extensions."""
+if typing.TYPE_CHECKING:
+
+    class ExtensionFields:
+        """Type checkers do not know these fields."""
+else:
+    ExtensionFields = type("ExtensionFields", EXTENSIONS, {})
 
 
 @dataclass(frozen=True)
 class TrainConfig(
+    ExtensionFields,
     ReportOptions,
     EvaluationOptions,
     RankOptions,
@@ -66,7 +76,10 @@ class TrainConfig(
     base class to the first. Derived sizes are computed once per object.
     """
 
-    if not typing.TYPE_CHECKING:  # type checkers know the fields
+    if typing.TYPE_CHECKING:
+
+        def __init__(self, **fields: Any) -> None: ...
+    else:
 
         def __new__(cls, *_values, **fields):
             """Refuse unknown fields with a hint, before `__init__` would raise a TypeError."""
@@ -211,9 +224,7 @@ class TrainConfig(
     @cached_property
     def min_steps(self) -> int:
         """Minimum steps per environment in a rollout: T, or fewer if rollouts may be ended early."""
-        if self.preempt_fraction is None:
-            return self.rollout_steps
-        return max(1, math.ceil(MIN_PREEMPTED * self.rollout_steps))
+        return min((kind.shortest_rollout(self, self.rollout_steps) for kind in EXTENSIONS), default=self.rollout_steps)
 
     @cached_property
     def min_sequences(self) -> int:
@@ -237,10 +248,12 @@ class TrainConfig(
             return self.workers
         return min(usable_cores(), self.num_envs)
 
-    def columns_of_worker(self, index: int) -> range:
-        """Return the rows that worker `index` steps: those of whole environments."""
-        envs = partition(self.num_envs, max(self.num_workers, 1), index)
-        return range(envs.start * self.env_rows, envs.stop * self.env_rows)
+    @cached_property
+    def columns_by_worker(self) -> list[range]:
+        """The rows that each worker steps, or all of them without workers: those of whole environments."""
+        parts = max(self.num_workers, 1)
+        envs = [partition(self.num_envs, parts, w) for w in range(parts)]
+        return [range(part.start * self.env_rows, part.stop * self.env_rows) for part in envs]
 
     @cached_property
     def workers_compute_gradients(self) -> bool:
@@ -356,12 +369,9 @@ def _check(config: TrainConfig) -> None:
         ConfigError: if the configuration cannot run. The message names flag, value, and remedy in one sentence.
     """
     check_bounds(config)
-    config.check_task()
-    config.check_agents()
-    config.check_network()
-    config.check_objective()
-    config.check_processes()
-    config.check_evaluation()
+    for kind in reversed(type(config).__mro__):
+        if check := vars(kind).get("check"):
+            check(config)
     _check_combinations(config)
     _check_workers(config)
     _check_minibatches(config)

@@ -6,6 +6,7 @@ shards, adds them, and steps the optimizer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,12 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
+from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.pool import ComputeGradients, Pool, ReduceGradients, StepOptimizer
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import RewardNormalizer, merge_moments
-from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.kl_profile import KLProfile, KLRecorder
 from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, by_metric, coefficients
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
@@ -57,7 +57,7 @@ class Learner:
     """Model, schedule, normalizers, and the update that changes them.
 
     Attributes:
-        kl_profile: profile of the last update; None if it was not recorded (--kl-profile-every).
+        features: the optional features of the run, which the session sets.
     """
 
     def __init__(
@@ -77,11 +77,7 @@ class Learner:
         move_parameters(self.model, weights, keep=True)
         self._gradient = torch.from_numpy(buffers.shard_results.total)
         self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(METRICS))
-        self.kl_profile: KLProfile | None = None
-        self._kl_recorder: KLRecorder | None = None
-        if config.kl_profile_every is not None:
-            gradients = ShardGradients(config, task.distribution, self.model, buffers)
-            self._kl_recorder = KLRecorder(config, task.distribution, gradients)
+        self.features: Sequence[Feature] = ()
 
     def weights_sha256(self) -> str:
         """Return the SHA-256 of the current weights."""
@@ -113,13 +109,12 @@ class Learner:
             TrainingError: if a loss or gradient is not finite, or if the |log ratio| in the first minibatch exceeds
                 MAX_FIRST_LOG_RATIO. The invalid minibatch has not changed the weights.
         """
-        config, timer, every = self.config, pool.timer, self.config.kl_profile_every
-        recorder = self._kl_recorder if every is not None and iteration % every == 0 else None
+        config, timer = self.config, pool.timer
         self.set_rates(iteration)
         if self.schedule.actor_training_starts(iteration):
             self._buffers.optimizer.steps[0] = 0  # otherwise the first steps of the actor would be too large
-        if recorder is not None:
-            recorder.begin(self._buffers.minibatches)
+        for feature in self.features:
+            feature.begin_update(iteration)
         steps: list[dict[str, float]] = []
         norms: list[float] = []
         kls: list[float] = []
@@ -139,10 +134,11 @@ class Learner:
             pool.execute(StepOptimizer())
             self._limit_log_std()
             steps.append(terms)
-            if recorder is not None:
-                recorder.record(len(steps))
+            for feature in self.features:
+                feature.after_optimizer_step(len(steps))
         timer.switch("other")
-        self.kl_profile = recorder.end(len(steps)) if recorder is not None else None
+        for feature in self.features:
+            feature.end_update(iteration, len(steps))
         last_kl = float(np.mean(kls[-config.minibatches :]))
         if self.schedule.trains_actor(iteration):
             self.schedule.adapt(last_kl)

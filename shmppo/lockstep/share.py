@@ -96,7 +96,7 @@ def divide_work(config: TrainConfig, parameters: int, workers: int) -> list[Part
     learner = Part(nothing, nothing, *updates[0], row=None)
     updates[0] = nothing, nothing, nothing
     return [learner] + [
-        Part(config.columns_of_worker(w), partition(len(episodes), workers, w), *updates[w], row=w)
+        Part(config.columns_by_worker[w], partition(len(episodes), workers, w), *updates[w], row=w)
         for w in range(workers)
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shmppo.config.extensions import added
+from shmppo.config.train_config import TrainConfig
 from shmppo.ppo.loss import COEFFICIENT_METRICS, COEFFICIENTS, TERMS, meanings
 from shmppo.utils.phase_timer import PHASES
 
@@ -31,12 +33,16 @@ GLOSSARY: dict[str, str] = {
     "collect_seconds": "seconds until the slowest worker had finished its part of the rollout",
     "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
     "straggler_wait": "time spent waiting for the slowest worker, mean over workers, as a fraction of its time",
-    "preempted_steps": "steps that are missing from this rollout because of `--preempt-fraction`, over all ranks",
     "slowest_worker": "index of the worker that needed the most time for its part of the rollout",
     **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
     WEIGHTS_HASH: "first 16 digits of the SHA-256 of the weights after this iteration",
 }
-"""Every column of metrics.csv, except `info/KEY` (--info-keys) and those of `AGENT_GLOSSARY`."""
+"""The columns of metrics.csv that every run has."""
+
+ADDED_GLOSSARY: dict[str, str] = {
+    name: meaning for module in added("metrics") for name, meaning in module.GLOSSARY.items()
+}
+"""Further columns of runs that use an extension. Runs with --info-keys also have `info/KEY`."""
 
 AGENT_GLOSSARY: dict[str, str] = {
     "agent_steps": "steps at which an agent acted, of all agents: the steps that the policy has learned from",
@@ -59,13 +65,18 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 """Every column of eval.csv, except `eval/info/KEY` (--info-keys)."""
 
 
+def columns(config: TrainConfig) -> tuple[str, ...]:
+    """Return the columns of metrics.csv of a run, except `info/KEY`."""
+    return (*GLOSSARY, *(name for module in added("metrics") for name in module.columns(config)))
+
+
 def _terms(group: str) -> list[str]:
     return [term.compute.__name__ for term in TERMS if term.group == group]
 
 
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "rollout": (
-        "episodes", "failed_episodes", "return_mean_100", "length_mean_100", "preempted_steps", "agent_steps", "elo",
+        "episodes", "failed_episodes", "return_mean_100", "length_mean_100", "agent_steps", "elo",
     ),
     "losses": (*_terms("losses"), "explained_variance", "gradient_norm"),
     "policy": (
@@ -77,6 +88,8 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
         "slowest_worker", *(f"{phase}_seconds" for phase in PHASES),
     ),
 }  # fmt: skip
+for _module in added("metrics"):
+    TRACKER_GROUPS[_module.GROUP] += tuple(_module.GLOSSARY)
 """The group of each metric in trackers, which show `approx_kl` as `policy/approx_kl`."""
 
 TIMED_COLUMNS = TRACKER_GROUPS["time"]
@@ -84,7 +97,7 @@ TIMED_COLUMNS = TRACKER_GROUPS["time"]
 
 DECISIVE = tuple(
     name
-    for name in dict.fromkeys([*GLOSSARY, *AGENT_GLOSSARY, *EVALUATION_GLOSSARY])
+    for name in dict.fromkeys([*GLOSSARY, *ADDED_GLOSSARY, *AGENT_GLOSSARY, *EVALUATION_GLOSSARY])
     if name not in (*TIMED_COLUMNS, "eval/seconds", WEIGHTS_HASH)
 )
 """Metrics that are the same in two runs of one configuration, also after crashes and resumes."""

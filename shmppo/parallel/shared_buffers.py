@@ -18,14 +18,14 @@ parameters, S recurrent state. Per step: Q log_probs (1, or A with --ratio per-d
 --objective clip). Of the teacher: U numbers of recurrent state, V policy parameters (0 without --teacher).
 """
 
-# ruff: noqa: RUF009 (_shared returns a dataclasses.field, which is what a dataclass needs)
+# ruff: noqa: RUF009 (shared returns a dataclasses.field, which is what a dataclass needs)
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shmppo.config.extensions import added
 from shmppo.spaces.observations import Leaf
 from shmppo.utils.torch_utils import ALIGNMENT
 
@@ -44,15 +45,17 @@ COUNTED = "COLLECT, LEARN, EVALUATE"
 ANY_COMMAND = f"{COUNTED}, REDUCE, STEP"
 
 
-def _shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any:
+def shared(writer: str, phase: str, dtype: Any, axes: str, meaning: str) -> Any:
     """Declare a shared array. `axes` are separated by spaces: names, numbers, or terms such as "T*N" and "G+1"."""
     layout = {"writer": writer, "phase": phase, "dtype": np.dtype(dtype), "axes": axes, "meaning": meaning}
     return dataclasses.field(metadata=layout)
 
 
-_collected = functools.partial(_shared, OWN_ENVS, "COLLECT")
-_carried = functools.partial(_shared, OWN_ENVS, "START, COLLECT")
-_planned = functools.partial(_shared, LEARNER, "PLAN")
+collected = functools.partial(shared, OWN_ENVS, "COLLECT")
+carried = functools.partial(shared, OWN_ENVS, "START, COLLECT")
+_planned = functools.partial(shared, LEARNER, "PLAN")
+_ADDED: Any = dataclasses.field(default_factory=dict, kw_only=True)
+"""The arrays that extensions add to a group, by name (ARRAYS in their module `arrays`)."""
 PER_LEAF = np.void
 """Declares one shared array per leaf of the observation. It has the leaf's type, and its shape after `axes`."""
 
@@ -61,54 +64,57 @@ PER_LEAF = np.void
 class Published:
     """What the learner publishes for acting and for the gradients: weights and normalization statistics."""
 
-    weights: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "P", "parameters; the learner then applies --log-std-min")
-    obs_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
-    obs_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
-    reset_options: np.ndarray = _shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
-    opponents: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "F P", "all parameters of each opponent")
-    opponent_mean: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "F D", "obs_mean of each opponent")
-    opponent_scale: np.ndarray = _shared(LEARNER, "PUBLISH", "f4", "F D", "obs_scale of each opponent")
+    weights: np.ndarray = shared(PART_OWNER, "STEP", "f4", "P", "parameters; the learner then applies --log-std-min")
+    obs_mean: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "D", "mean of the observations")
+    obs_scale: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
+    reset_options: np.ndarray = shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
+    added: dict[str, np.ndarray] = _ADDED
+    opponents: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "F P", "all parameters of each opponent")
+    opponent_mean: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "F D", "obs_mean of each opponent")
+    opponent_scale: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "F D", "obs_scale of each opponent")
 
 
 @dataclass(frozen=True)
 class Rollout:
     """One rollout: T steps of N rows. Steps from `valid_steps[n]` on are not valid (early stop, idle agents)."""
 
-    obs: tuple[np.ndarray, ...] = _collected(PER_LEAF, "T N", "observations, not normalized; hidden indices are 0")
-    actions: np.ndarray = _collected("f4", "T N A", "actions as sampled, before clipping")
-    log_prob: np.ndarray = _collected("f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)")
-    policy_params: np.ndarray = _collected("f4", "T N O", "policy parameters, for the closed-form KL")
-    teacher_params: np.ndarray = _collected("f4", "T N V", "policy parameters of the teacher")
-    value: np.ndarray = _collected("f4", "T N", "V(obs[t])")
-    bootstrap: np.ndarray = _collected("f4", "T N", "V after a truncated step, and after the last valid step")
-    reward: np.ndarray = _collected("f8", "T N", "rewards as the environment returned them")
-    first: np.ndarray = _collected("?", "T N", "obs[t] begins an episode")
-    terminated: np.ndarray = _collected("?", "T N", "the episode terminated with the step")
-    truncated: np.ndarray = _collected("?", "T N", "the episode was truncated after the step")
-    sequence_state: np.ndarray = _collected("f4", "C N S", "initial states of sequences that continue an episode")
-    joint_actions: np.ndarray = _collected("f4", "T X A", "actions at each step, also of idle agents")
-    joint_end: np.ndarray = _collected("?", "T X", "the episode of all agents ended with the step")
-    ended_return: np.ndarray = _collected("f8", "T N", "return of the episode that ended with the step")
-    ended_length: np.ndarray = _collected("i8", "T N", "its length; 0 if it failed, −1 if it does not count")
-    ended_info: np.ndarray = _collected("f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none")
-    valid_steps: np.ndarray = _collected("i8", "N", "number of valid steps, at most T")
-    obs_moments: np.ndarray = _collected("f8", "N 2 D", "mean and sum of squared deviations of the observations")
+    obs: tuple[np.ndarray, ...] = collected(PER_LEAF, "T N", "observations, not normalized; hidden indices are 0")
+    actions: np.ndarray = collected("f4", "T N A", "actions as sampled, before clipping")
+    log_prob: np.ndarray = collected("f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)")
+    policy_params: np.ndarray = collected("f4", "T N O", "policy parameters, for the closed-form KL")
+    teacher_params: np.ndarray = collected("f4", "T N V", "policy parameters of the teacher")
+    value: np.ndarray = collected("f4", "T N", "V(obs[t])")
+    bootstrap: np.ndarray = collected("f4", "T N", "V after a truncated step, and after the last valid step")
+    reward: np.ndarray = collected("f8", "T N", "rewards as the environment returned them")
+    first: np.ndarray = collected("?", "T N", "obs[t] begins an episode")
+    terminated: np.ndarray = collected("?", "T N", "the episode terminated with the step")
+    truncated: np.ndarray = collected("?", "T N", "the episode was truncated after the step")
+    sequence_state: np.ndarray = collected("f4", "C N S", "initial states of sequences that continue an episode")
+    joint_actions: np.ndarray = collected("f4", "T X A", "actions at each step, also of idle agents")
+    joint_end: np.ndarray = collected("?", "T X", "the episode of all agents ended with the step")
+    ended_return: np.ndarray = collected("f8", "T N", "return of the episode that ended with the step")
+    ended_length: np.ndarray = collected("i8", "T N", "its length; 0 if it failed, −1 if it does not count")
+    ended_info: np.ndarray = collected("f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none")
+    valid_steps: np.ndarray = collected("i8", "N", "number of valid steps, at most T")
+    obs_moments: np.ndarray = collected("f8", "N 2 D", "mean and sum of squared deviations of the observations")
+    added: dict[str, np.ndarray] = _ADDED
 
 
 @dataclass(frozen=True)
 class Carry:
     """What a rollout needs from the one before. Iteration i reads carry i mod 2 and writes carry (i + 1) mod 2."""
 
-    obs: tuple[np.ndarray, ...] = _carried(PER_LEAF, "N", "the current observation")
-    state: np.ndarray = _carried("f4", "N S", "recurrent state")
-    teacher_state: np.ndarray = _collected("f4", "N U", "recurrent state of the teacher")
-    first: np.ndarray = _carried("?", "N", "the current observation begins an episode")
-    episode: np.ndarray = _carried("i8", "N", "number of the episode in progress")
-    episode_return: np.ndarray = _carried("f8", "N", "return of the episode so far")
-    episode_length: np.ndarray = _carried("i8", "N", "length of the episode so far")
-    episode_hash: np.ndarray = _carried("i8", "N", "CRC-32 of the episode so far, to check a replay")
-    episode_info: np.ndarray = _carried("f8", "N I 2", "numbers of `info` of it so far (`EpisodeInfo.combined`)")
-    snapshot: np.ndarray = _carried("u1", "N snapshot", "snapshot of the environment")
+    obs: tuple[np.ndarray, ...] = carried(PER_LEAF, "N", "the current observation")
+    state: np.ndarray = carried("f4", "N S", "recurrent state")
+    teacher_state: np.ndarray = collected("f4", "N U", "recurrent state of the teacher")
+    first: np.ndarray = carried("?", "N", "the current observation begins an episode")
+    episode: np.ndarray = carried("i8", "N", "number of the episode in progress")
+    episode_return: np.ndarray = carried("f8", "N", "return of the episode so far")
+    episode_length: np.ndarray = carried("i8", "N", "length of the episode so far")
+    episode_hash: np.ndarray = carried("i8", "N", "CRC-32 of the episode so far, to check a replay")
+    episode_info: np.ndarray = carried("f8", "N I 2", "numbers of `info` of it so far (`EpisodeInfo.combined`)")
+    snapshot: np.ndarray = carried("u1", "N snapshot", "snapshot of the environment")
+    added: dict[str, np.ndarray] = _ADDED
 
 
 @dataclass(frozen=True)
@@ -128,54 +134,54 @@ class Minibatches:
 class ShardResults:
     """The results of the gradient computation for each shard of a minibatch."""
 
-    gradients: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
-    total: np.ndarray = _shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "sum over the shards, which STEP scales")
-    loss_terms: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G terms", "the shard's part of the terms of the loss")
-    max_log_ratio: np.ndarray = _shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
+    gradients: np.ndarray = shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
+    total: np.ndarray = shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "sum over the shards, which STEP scales")
+    loss_terms: np.ndarray = shared(SHARD_OWNER, "LEARN", "f8", "G terms", "the shard's part of the terms of the loss")
+    max_log_ratio: np.ndarray = shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 
 
 @dataclass(frozen=True)
 class OptimizerState:
     """What an optimizer step reads besides the gradient, and the state that it changes."""
 
-    learning_rate: np.ndarray = _shared(LEARNER, "PLAN", "f8", "1", "learning rate of the iteration")
-    gradient_factor: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "scales the gradient to --max-grad-norm")
-    steps: np.ndarray = _shared(LEARNER, "before STEP", "f8", "1", "number of optimizer steps, including this one")
-    moments: np.ndarray = _shared(PART_OWNER, "STEP", "f4", "2 P", "moments of Adam")
+    learning_rate: np.ndarray = shared(LEARNER, "PLAN", "f8", "1", "learning rate of the iteration")
+    gradient_factor: np.ndarray = shared(LEARNER, "before STEP", "f8", "1", "scales the gradient to --max-grad-norm")
+    steps: np.ndarray = shared(LEARNER, "before STEP", "f8", "1", "number of optimizer steps, including this one")
+    moments: np.ndarray = shared(PART_OWNER, "STEP", "f4", "2 P", "moments of Adam")
 
 
 @dataclass(frozen=True)
 class EvaluationResults:
     """The results of the episodes of one evaluation that this rank plays."""
 
-    returns: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "f8", "E", "undiscounted returns")
-    lengths: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "i8", "E", "numbers of steps; 0 if the episode failed")
-    info: np.ndarray = _shared(OWN_EPISODES, "EVALUATE", "f8", "E I", "numbers of `info`; NaN where there are none")
+    returns: np.ndarray = shared(OWN_EPISODES, "EVALUATE", "f8", "E", "undiscounted returns")
+    lengths: np.ndarray = shared(OWN_EPISODES, "EVALUATE", "i8", "E", "numbers of steps; 0 if the episode failed")
+    info: np.ndarray = shared(OWN_EPISODES, "EVALUATE", "f8", "E I", "numbers of `info`; NaN where there are none")
 
 
 @dataclass(frozen=True)
 class Timings:
     """Times of the last command, which the workers measure."""
 
-    phase_seconds: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W phases", "seconds of the command by phase")
-    command_interval: np.ndarray = _shared(WORKER, ANY_COMMAND, "f8", "W 2", "start and end of it (monotonic clock)")
+    phase_seconds: np.ndarray = shared(WORKER, ANY_COMMAND, "f8", "W phases", "seconds of the command by phase")
+    command_interval: np.ndarray = shared(WORKER, ANY_COMMAND, "f8", "W 2", "start and end of it (monotonic clock)")
 
 
 @dataclass(frozen=True)
 class Control:
     """Commands, acknowledgements, and progress. Other processes may read these fields while they are written."""
 
-    commands: np.ndarray = _shared(LEARNER, ANY, "i8", "W 4", "sequence number, kind, and up to two arguments")
-    acknowledged: np.ndarray = _shared(WORKER, ANY, "i8", "W", "sequence number of the last command that it completed")
-    worker_blocked: np.ndarray = _shared(WORKER, ANY, "i8", "W", "1 while it blocks on its queue and must be woken up")
-    learner_blocked: np.ndarray = _shared(LEARNER, ANY, "i8", "1", "1 while the learner blocks and must be woken up")
-    finished_rollouts: np.ndarray = _shared(
+    commands: np.ndarray = shared(LEARNER, ANY, "i8", "W 4", "sequence number, kind, and up to two arguments")
+    acknowledged: np.ndarray = shared(WORKER, ANY, "i8", "W", "sequence number of the last command that it completed")
+    worker_blocked: np.ndarray = shared(WORKER, ANY, "i8", "W", "1 while it blocks on its queue and must be woken up")
+    learner_blocked: np.ndarray = shared(LEARNER, ANY, "i8", "1", "1 while the learner blocks and must be woken up")
+    finished_rollouts: np.ndarray = shared(
         OWN_ENVS, "COLLECT; read at any time", "i8", "N", "number of finished rollouts since iteration 0"
     )
-    stop_early: np.ndarray = _shared(
+    stop_early: np.ndarray = shared(
         LEARNER, "COLLECT; read at any time", "i8", "1", "iteration + 1 of the rollout that ends early"
     )
-    progress: np.ndarray = _shared(
+    progress: np.ndarray = shared(
         WORKER, f"START, {COUNTED}; read at any time", "i8", "W 2", "steps since iteration 0, and all other work"
     )
     """A change shows that the worker is not stalled. The steps are those that were begun. Other work is counted:
@@ -204,6 +210,16 @@ class Field:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+def declared_arrays(view: type) -> dict[str, Mapping[str, Any]]:
+    """Return what `shared` has declared for each array of a group, with those of extensions, by name."""
+    own: dict[str, Mapping[str, Any]] = {
+        field.name: field.metadata for field in dataclasses.fields(view) if field.metadata
+    }
+    for module in added("arrays"):
+        own |= {name: field.metadata for name, field in module.ARRAYS.get(view, {}).items()}
+    return own
+
+
 def _length(axis: str, sizes: dict[str, int]) -> int:
     """The length of an axis such as "T", "T*N", "G+1", or "2"."""
     terms = (term.split("*") for term in axis.split("+"))
@@ -221,14 +237,14 @@ def layout(sizes: dict[str, int], leaves: tuple[Leaf, ...]) -> tuple[Field, ...]
 
 
 def _group_fields(group: str, view: type, sizes: dict[str, int], leaves: tuple[Leaf, ...]) -> Iterator[Field]:
-    for declared in dataclasses.fields(view):
-        dtype, phase = declared.metadata["dtype"], declared.metadata["phase"]
-        shape = tuple(_length(axis, sizes) for axis in declared.metadata["axes"].split())
+    for name, declared in declared_arrays(view).items():
+        dtype, phase = declared["dtype"], declared["phase"]
+        shape = tuple(_length(axis, sizes) for axis in declared["axes"].split())
         if dtype == PER_LEAF:
             for leaf in leaves:
                 yield Field(group, leaf.field, (*shape, *leaf.shape), np.dtype(leaf.dtype), phase)
         else:
-            yield Field(group, declared.name, shape, dtype, phase)
+            yield Field(group, name, shape, dtype, phase)
 
 
 def aligned(size: int) -> int:
@@ -288,8 +304,13 @@ class SharedBuffers:
         for group, view in GROUPS.items():
             arrays = self._arrays_of(group)
             obs = tuple(array for name, array in arrays.items() if name.partition("/")[0] == "obs")
-            plain = {name: array for name, array in arrays.items() if name.partition("/")[0] != "obs"}
-            setattr(self, group, view(**plain, obs=obs) if obs else view(**plain))
+            own = {field.name for field in dataclasses.fields(view)}
+            parts: dict[str, Any] = {name: array for name, array in arrays.items() if name in own}
+            if "obs" in own:
+                parts["obs"] = obs
+            if "added" in own:
+                parts["added"] = {name: arrays[name] for name in declared_arrays(view) if name not in own}
+            setattr(self, group, view(**parts))
         self.carries = (self.carry_even, self.carry_odd)
 
     def carry_arrays(self, iteration: int) -> dict[str, np.ndarray]:

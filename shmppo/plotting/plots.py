@@ -1,22 +1,20 @@
-"""The figures of `python -m shmppo.plot RUN_DIR…` and `python -m shmppo.plot kl RUN_DIR…`.
+"""The figures of `python -m shmppo.plot RUN_DIR…`. They are drawn from metrics.csv and eval.csv.
 
-They are drawn from metrics.csv, eval.csv, or recorded KL profiles. The labels come from config.json.
+The labels come from config.json.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shmppo.config.checks import nearest, require
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
-from shmppo.plotting.curves import Aggregate, Run, aggregate, group_runs, read_run
-from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
-from shmppo.ppo.kl_profile import mean_profile, read_profiles
+from shmppo.loggers.metrics import ADDED_GLOSSARY, EVALUATION_GLOSSARY, GLOSSARY
+from shmppo.plotting.curves import Aggregate, Run, aggregate
+from shmppo.plotting.style import COLORS, group_thousands, label, new_figure
 from shmppo.utils.phase_timer import PHASES
 
 if TYPE_CHECKING:
@@ -126,7 +124,9 @@ def draw_metrics(groups: Groups, metrics: Sequence[str], over: str) -> Figure:
 def check_metric(groups: Groups, metric: str, over: str) -> None:
     """Check that a metric can be drawn for all runs. Raises ConfigError otherwise."""
     runs = [run for members in groups.values() for run in members]
-    known = {*GLOSSARY, *EVALUATION_GLOSSARY}.union(*(run.columns.keys() | run.evaluations.keys() for run in runs))
+    known = {*GLOSSARY, *ADDED_GLOSSARY, *EVALUATION_GLOSSARY}.union(
+        *(run.columns.keys() | run.evaluations.keys() for run in runs)
+    )
     require(
         metric in known,
         f"--metric {metric} is not a metric{nearest(metric, known)}; the metrics are the columns of "
@@ -158,32 +158,3 @@ def draw_overview(groups: Groups, over: str) -> Figure:
     for axis in rest[len(groups) :]:
         axis.set_axis_off()
     return figure
-
-
-def plot_profiles(run_dirs: tuple[Path, ...], out: Path) -> None:
-    """Draw both KLs of each profile as thin lines, their means as bold lines, and the monotonic share by iteration.
-
-    Runs that differ only in their seed have the same color.
-
-    Raises:
-        ConfigError: see `plot_curves`.
-    """
-    figure, axes = new_figure(1, 3, height=2.8)
-    groups = group_runs([read_run(run_dir) for run_dir in run_dirs])
-    for i, (name, members) in enumerate(groups.items()):
-        color, recorded = COLORS[i % len(COLORS)], [read_profiles(run.directory) for run in members]
-        profiles = [profile for by_iteration in recorded for profile in by_iteration.values()]
-        for axis, kind in zip(axes, ("sequential", "reference"), strict=False):
-            for profile in profiles:
-                values = getattr(profile, kind)[:-1]
-                logs = np.log10(values, where=values > 0, out=np.full(len(values), np.nan))
-                axis.plot(profile.share[:-1], logs, color=color, linewidth=0.5, alpha=0.25)
-            axis.plot(*mean_profile(profiles, kind), color=color, linewidth=1.6, label=name)
-        iterations = [iteration for by_iteration in recorded for iteration in by_iteration]
-        axes[2].plot(iterations, [p.monotonic_share for p in profiles], ".", color=color, label=name)
-    label(axes[0], "share of the update's data", "log₁₀ nats", "sequential KL(next policy ‖ this)")
-    label(axes[1], "share of the update's data", "log₁₀ nats", "reference KL(last policy ‖ this)")
-    label(axes[2], "iteration", "share of steps", "steps at which the reference KL falls")
-    axes[2].set_ylim(0, 1.05)
-    add_legend(figure, axes[0])
-    save(figure, out, "Thin: each recorded update. Bold: mean of the updates.")

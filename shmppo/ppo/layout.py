@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shmppo.config.extensions import added
 from shmppo.config.option import MAX_OPTION_BYTES
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
@@ -16,7 +17,7 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
     observation, distribution = task.observation, task.distribution
     model = build_meta_model(config, observation, distribution)
     _, parameters = parameter_offsets(model)
-    return {
+    sizes = {
         "T": config.rollout_steps,
         "N": config.rows,
         "X": config.rows if config.agents else 0,
@@ -42,6 +43,9 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
         "terms": len(TERMS),
         "coefficients": len(COEFFICIENTS),
     }
+    for module in added("arrays"):
+        sizes |= module.sizes(config, task)
+    return sizes
 
 
 def run_fields(config: TrainConfig, task: EnvSpec) -> tuple[Field, ...]:

@@ -25,8 +25,8 @@ def train_iterations(session: Session) -> None:
         with numeric_modes():  # the callback or the schedule of options may have changed them
             learner.publish_statistics(iteration)
             with ExitStack() as features:
-                for feature in session.around_rollout:
-                    features.enter_context(feature(iteration))
+                for feature in session.features:
+                    features.enter_context(feature.around_rollout(iteration))
                 pool.execute(Collect(iteration))
             state.log_actions(rollout)
             timer.switch("advantage")

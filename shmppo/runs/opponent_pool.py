@@ -13,6 +13,7 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
+from shmppo.lockstep.feature import Feature
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.storage.run_directory import OPPONENTS, saving
 from shmppo.utils.files import read_file, replaced_file
@@ -33,7 +34,7 @@ class Member(NamedTuple):
     """Elo rating of the policy at that time."""
 
 
-class OpponentPool:
+class OpponentPool(Feature):
     """The weights that opponents may have, and those that they have now.
 
     Attributes:
@@ -49,7 +50,7 @@ class OpponentPool:
         self.rating = 0.0
 
     @contextmanager
-    def filled(self, iteration: int) -> Iterator[None]:
+    def around_rollout(self, iteration: int) -> Iterator[None]:
         """Open this to collect a rollout: it calls `fill` first. Raises SaveError if a file cannot be written."""
         with saving(self._directory.parent):
             self.fill(iteration)

@@ -11,13 +11,11 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import printable
-from shmppo.lockstep.learner import Learner
 from shmppo.loggers.console import ConsoleDisplay
-from shmppo.loggers.metrics import AGENT_GLOSSARY, EVALUATION_GLOSSARY, GLOSSARY
+from shmppo.loggers.metrics import AGENT_GLOSSARY, EVALUATION_GLOSSARY, columns
 from shmppo.loggers.status import RunStatus
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.shared_buffers import Control
-from shmppo.ppo.kl_profile import write_profile
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.storage.history import remove_later
 from shmppo.storage.run_directory import EVALUATIONS, METRICS, SUMMARY, MetricsFile, config_error_if_unwritable, saving
@@ -69,7 +67,7 @@ class Outputs:
             # A run that is resumed after its last iteration repeats its last evaluation.
             remove_later(run_dir, iteration, evaluated=min(iteration, config.last_iteration - 1))
             of_agents = AGENT_GLOSSARY if config.agents else ()
-            self.metrics = MetricsFile(run_dir / METRICS, (*GLOSSARY, *of_agents))
+            self.metrics = MetricsFile(run_dir / METRICS, (*columns(config), *of_agents))
             if config.eval_every is not None and config.rank == 0:
                 self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
         self._open = ExitStack()
@@ -86,13 +84,12 @@ class Outputs:
         self._open.callback(self._check.close)
         self._check.start()
 
-    def log(self, row: Row, evaluation: Row, learner: Learner, run: object) -> bool:
+    def log(self, row: Row, evaluation: Row, run: object) -> bool:
         """Write a finished iteration to all outputs except metrics.csv and the console.
 
         Args:
             row: its row of metrics.csv.
             evaluation: see `log_row`.
-            learner: contains the KL profile.
             run: what the callback gets as its second argument.
 
         Returns:
@@ -101,9 +98,6 @@ class Outputs:
         Raises:
             SaveError: if a file cannot be written.
         """
-        if learner.kl_profile is not None:
-            with saving(self._run_dir):
-                write_profile(self._run_dir, int(row["iteration"]), learner.kl_profile)
         self.log_row(row, evaluation)
         asked_to_stop = self._loggers.asks_to_stop(row | evaluation, run)
         self.poll_check()

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import EnvError, RankError, SaveError, ShmppoError
+from shmppo.lockstep.feature import used_features
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Pool, Times
@@ -33,7 +34,6 @@ from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
-from shmppo.sampling.preemption import Preemption
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
@@ -63,7 +63,7 @@ class Session:
         checkpoints: saves checkpoints, and knows when the next one is due.
         learner: the network, its optimizer, and the normalizers.
         pool: collects rollouts and carries out updates.
-        around_rollout: contexts that optional features open, given the iteration, while a rollout is collected.
+        features: the optional features of the run.
         evaluations: evaluates the weights while training.
         check: the check of the environment in the background.
         outputs: metrics, console, loggers, and evaluations.
@@ -95,10 +95,12 @@ class Session:
         self.run_dir = run_dir
         self.stop = StopRequest()
         self.stopping = False
-        self.around_rollout: list[Callable[[int], AbstractContextManager[None]]] = []
+        self.features = used_features(config, task, buffers, process_group, run_dir)
         self.evaluations = Evaluations(config, task, buffers, run_dir, process_group)
         opponents = OpponentPool(config, buffers, run_dir) if config.self_play is not None else None
-        self.state = TrainState(config, task, buffers, process_group, opponents)
+        if opponents is not None:
+            self.features.append(opponents)
+        self.state = TrainState(config, task, buffers, process_group, opponents, self.features)
         if start.checkpoint is not None:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
         elif start.weights is not None:
@@ -142,12 +144,9 @@ class Session:
             self.evaluations.check_video(self.learner, self.state.iteration)
         self.pool.start(self.learner.model)
         stack.enter_context(self.stop.by_signals())  # again: an environment in this process may have set other handlers
-        if self.state.opponents is not None:
-            self.around_rollout.append(self.state.opponents.filled)
-        if config.preempt_fraction is not None:
-            first_columns = [columns.start for columns in self._columns]
-            preemption = Preemption(config.preempt_fraction, buffers.control, self.process_group, first_columns)
-            self.around_rollout.append(preemption.watch)
+        for feature in self.features:
+            feature.start(self.learner.model)
+        self.learner.features = self.features
         self._agree()
         self.save()  # so that the run can be resumed from now on
         self.outputs.start(self.pool.timer)
@@ -167,13 +166,9 @@ class Session:
                     "an environment's actions depend on the other environments of its inference batch, on this "
                     "processor and build of torch or because of --network"
                 )
-        if config.preempt_fraction is not None:
-            self.state.mark_inexact("--preempt-fraction ends rollouts by the clock")
-
-    @property
-    def _columns(self) -> list[range]:
-        """The environments of each worker, or all of them without workers."""
-        return [self.config.columns_of_worker(w) for w in range(max(self.config.num_workers, 1))]
+        for feature in self.features:
+            if feature.inexact_reason is not None:
+                self.state.mark_inexact(feature.inexact_reason)
 
     def __enter__(self) -> Session:
         return self
@@ -209,7 +204,7 @@ class Session:
     def _steps_begun(self, n: int) -> int:
         """Return the number of steps of the current, uncommitted rollout that environment n has begun."""
         config = self.config
-        worker = next(w for w, columns in enumerate(self._columns) if n in columns)
+        worker = next(w for w, columns in enumerate(config.columns_by_worker) if n in columns)
         steps = int(self.buffers.control.progress[worker, 0])
         return min(max(steps - self.state.actions.iteration * config.rollout_steps, 0), config.rollout_steps)
 
@@ -233,7 +228,7 @@ class Session:
         decisions = self.state.decisions
         for text in (*decisions.take(row | evaluation), *self.state.episodes.misleading):
             self.outputs.warn(text)
-        if self.outputs.log(row, evaluation, self.learner, run):
+        if self.outputs.log(row, evaluation, run):
             self.stop.make("callback")
         if reason := decisions.reason_to_stop(row | evaluation):
             self.stop.make(reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog, episode_ends
+from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.learner import Learner, UpdateStatistics
 from shmppo.lockstep.pool import Times
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
@@ -46,6 +48,7 @@ class TrainState:
         episodes: statistics of finished episodes.
         actions: the action log, which restores environments.
         opponents: the pool of --self-play. None without it.
+        features: the optional features of the run.
         initial_weights: path, iteration, and hash of the run that --init-from named. None without this option.
     """
 
@@ -58,9 +61,10 @@ class TrainState:
         buffers: SharedBuffers,
         process_group: ProcessGroup = SINGLE_PROCESS,
         opponents: OpponentPool | None = None,
+        features: Sequence[Feature] = (),
     ) -> None:
         """Create the state at the start of a new run."""
-        self.opponents = opponents
+        self.opponents, self.features = opponents, features
         self._config, self._buffers, self._process_group = config, buffers, process_group
         self.iteration = self.env_steps = 0
         self.phase_seconds = np.zeros(len(PHASES))
@@ -162,7 +166,7 @@ class TrainState:
             "collect_seconds": times.collect,
             "allreduce_seconds": allreduce_seconds,
             "straggler_wait": waiting_share(times.workers),
-            "preempted_steps": self._config.batch_steps - steps,
+            **{name: value for feature in self.features for name, value in feature.metrics(steps).items()},
             **({"agent_steps": self.decisions.metrics.get("agent_steps", 0) + acted} if self._config.agents else {}),
             **({"elo": self.opponents.rating} if self.opponents else {}),
             "slowest_worker": int(times.workers.argmax()),

@@ -26,6 +26,7 @@ from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.actor import Actor
+from shmppo.sampling.extension import used_extensions
 from shmppo.sampling.idle_steps import leave_out_idle_steps
 from shmppo.sampling.opponents import Opponents
 from shmppo.sampling.teacher import TeacherActor
@@ -53,12 +54,10 @@ class EpisodeInProgress:
 def own_columns(rollout: Rollout, own: slice) -> Rollout:
     """Return views of the part of a rollout that belongs to the environments `own`."""
     env_first = ("valid_steps", "obs_moments")  # [N, …]; all other arrays are [T, N, …] or [C, N, …]
-    parts = {
-        name: array[own] if name in env_first else array[:, own]
-        for name, array in vars(rollout).items()
-        if name != "obs"
-    }
-    return Rollout(**parts, obs=tuple(leaf[:, own] for leaf in rollout.obs))
+    arrays = {name: array for name, array in vars(rollout).items() if name not in ("obs", "added")}
+    parts = {name: array[own] if name in env_first else array[:, own] for name, array in arrays.items()}
+    added = {name: array[:, own] for name, array in rollout.added.items()}
+    return Rollout(**parts, obs=tuple(leaf[:, own] for leaf in rollout.obs), added=added)
 
 
 class SequenceStarts:
@@ -151,6 +150,7 @@ class Collector:
         self._first = np.ones(count, bool)
         self._params = np.zeros((config.rollout_steps, count, task.distribution.num_params), np.float32)
         self._sequences = SequenceStarts(config, count)
+        self._extensions = used_extensions(config, task, buffers, envs, columns, progress[1:])
         teacher = task.teacher
         self._teacher = TeacherActor(teacher, task.distribution, count, columns.start) if teacher else None
         self._normalized = task.observation.normalized_slices if config.normalize_obs else []
@@ -230,6 +230,8 @@ class Collector:
             timer.switch("inference")
             chosen = actor.act(t)
             self._params[t], rollout.value[t] = actor.params, actor.values
+            for extension in self._extensions:
+                extension.act(chosen, actor.states, t)
             if self._opponents is not None:
                 self._opponents.act(chosen, actor.states, t)
             rollout.actions[t] = chosen
@@ -244,7 +246,7 @@ class Collector:
                 self._sequences.next_step = t + 1
                 self._end_episodes(t, ended, timer)
         timer.switch("inference")
-        self._finish_rollout(t + 1)
+        self._finish_rollout(iteration, t + 1)
         if self._teacher is not None:
             before, after = (self._buffers.carries[i % 2].teacher_state[self._own] for i in (iteration, iteration + 1))
             after[:] = self._teacher.act(rollout, t + 1, before, self._progress[1:])
@@ -278,6 +280,8 @@ class Collector:
         # [T, own, noise_size]
         noise = np.stack([distribution.noise(generator, config.rollout_steps) for generator in generators], axis=1)
         self._actor.load_noise(noise)
+        for extension in self._extensions:
+            extension.begin_rollout(noise)
         if self._opponents is not None:
             self._opponents.load(noise)
         self._sequences.reset()
@@ -311,7 +315,7 @@ class Collector:
         self._actor.states[rows_ended] = 0.0
 
     @np.errstate(over="ignore", invalid="ignore")  # if the policy has diverged, the update says so
-    def _finish_rollout(self, valid_steps: int) -> None:
+    def _finish_rollout(self, iteration: int, valid_steps: int) -> None:
         """Compute what is computed once per rollout: last values, log_probs, and moments of the observations.
 
         valid_steps: number of steps in this rollout. Later steps are stale. Their rewards and flags are set to zero.
@@ -324,6 +328,8 @@ class Collector:
             leave_out_idle_steps(rollout, self._params, self._sequences.acted)
         for array in (rollout.reward, rollout.first, rollout.terminated, rollout.truncated):
             array[valid_steps:] = 0
+        for extension in self._extensions:
+            extension.end_rollout(rollout, iteration, valid_steps)
         if isinstance(self._envs, PlaybackVectorEnv):
             rollout.actions[:valid_steps] = self._envs.take_actions()
         if self._config.objective != "clip":

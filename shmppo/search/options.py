@@ -11,7 +11,16 @@ from typing import Literal
 from shmppo.config.checks import flag, require
 from shmppo.config.command_line import given_fields, parse
 from shmppo.config.flags import SourceOptions, parse_start
-from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE_NUMBER, Bound, check_bounds, fields_with, option
+from shmppo.config.option import (
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    POSITIVE_NUMBER,
+    Bound,
+    check_bounds,
+    fields_with,
+    option,
+    traits_of,
+)
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
 from shmppo.utils.commands import program
@@ -81,9 +90,9 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
     taken = sorted(given_fields(training) & SET_BY_SEARCH)
     require(not taken, f"{', '.join(map(flag, taken))} after -- belongs to the search; leave it out")
     config, start = parse_start(training, script=f"{prog} --")
-    require(not config.stop_when, "--stop-when would end trials before their rungs; leave it out, or give it no values")
-    require(config.preempt_fraction is None, "--preempt-fraction makes trials inexact; leave it out, or give None")
-    require(config.demonstrations is None, "--demonstrations gives each trial the same returns; search without it")
+    for field in dataclasses.fields(config):
+        reason = traits_of(field).unfit_for_search
+        require(not reason or not getattr(config, field.name), f"{flag(field.name)} {reason}; search without it")
     info, name = [key.metric for key in config.reported_info], options.objective
     evaluated = [f"eval/{metric}" for metric in ("return", *info)] if config.eval_every is not None else []
     metrics = ["last", "mean", *info, *evaluated]

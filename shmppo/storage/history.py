@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import require
+from shmppo.config.extensions import added
 from shmppo.errors import ConfigError
-from shmppo.ppo.kl_profile import PROFILE_DIRECTORY, TABLE
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.storage.run_directory import EVALUATIONS, METRICS, OPPONENTS
 from shmppo.utils.files import read_file, replaced_file
+
+TABLES = tuple(name for module in added("files") for name in module.TABLES)
+"""Tables of extensions, whose rows begin with an iteration."""
+DIRECTORIES = tuple(name for module in added("files") for name in module.DIRECTORIES)
+"""Directories of extensions, whose files are named by iterations."""
 
 
 def check_metrics(run_dir: Path, iteration: int) -> None:
@@ -28,7 +33,7 @@ def check_metrics(run_dir: Path, iteration: int) -> None:
 
 
 def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
-    """Remove the rows and KL profiles of iterations after a checkpoint, because they are trained again.
+    """Remove the rows and files of iterations after a checkpoint, because they are trained again.
 
     Args:
         run_dir: directory of the run.
@@ -38,7 +43,7 @@ def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
     Raises:
         OSError: if the files cannot be changed.
     """
-    for name, last in ((METRICS, iteration), (EVALUATIONS, evaluated), (TABLE, iteration)):
+    for name, last in {METRICS: iteration, EVALUATIONS: evaluated, **dict.fromkeys(TABLES, iteration)}.items():
         path = run_dir / name
         if path.is_file():
             header, kept = _rows_until(path, last)
@@ -47,7 +52,7 @@ def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
                     temporary.write_bytes(b"".join([header, *kept]))
             else:
                 path.unlink()
-    for path in (run_dir / PROFILE_DIRECTORY).glob("*.npz"):
+    for path in [path for name in DIRECTORIES for path in (run_dir / name).glob("*")]:
         if path.stem.isdecimal() and int(path.stem) > iteration:
             path.unlink()
 
@@ -66,7 +71,7 @@ def _rows_until(path: Path, iteration: int) -> tuple[bytes, list[bytes]]:
 
 
 def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:
-    """Copy what a run has recorded. The new run then removes later rows and profiles with `remove_later`.
+    """Copy what a run has recorded. The new run then removes later rows and files with `remove_later`.
 
     Args:
         source: directory of the run.
@@ -74,10 +79,10 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
         checkpoint: content of the checkpoint. If the best checkpoint of the run is newer, it is not copied, and the
             best value is reset, so that the weights of the next comparison become the best ones.
     """
-    for name in (METRICS, EVALUATIONS, TABLE):
+    for name in (METRICS, EVALUATIONS, *TABLES):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-    for name in (PROFILE_DIRECTORY, OPPONENTS):
+    for name in (*DIRECTORIES, OPPONENTS):
         if (source / name).is_dir():
             shutil.copytree(source / name, target / name, dirs_exist_ok=True)  # of a resume that could not start
     try:

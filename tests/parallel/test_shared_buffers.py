@@ -9,7 +9,7 @@ import pytest
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, total_bytes
+from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, declared_arrays, total_bytes
 from shmppo.ppo.layout import run_fields
 
 CONFIG = TrainConfig(
@@ -50,7 +50,7 @@ def test_views_and_paths_are_the_same_arrays(buffers: SharedBuffers) -> None:
         assert (array.shape, array.dtype) == (field.shape, field.dtype)
         seen.add(field.path)
     assert len(seen) == len(buffers.fields) == len(buffers.arrays)
-    assert seen == {f"{group}.{f.name}" for group, view in GROUPS.items() for f in dataclasses.fields(view)}
+    assert seen == {f"{group}.{name}" for group, view in GROUPS.items() for name in declared_arrays(view)}
 
 
 def test_shapes_by_hand(buffers: SharedBuffers) -> None:

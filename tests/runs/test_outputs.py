@@ -9,7 +9,7 @@ import pytest
 from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.kl_profile import read_profiles
+from shmppo.extensions.kl_profile.profile import read_profiles
 from shmppo.runs.launch import resume, train
 
 BASE = TrainConfig(

@@ -12,8 +12,8 @@ from conftest import TESTS
 from public_helpers import csv_rows, python, summary_of
 
 from shmppo import TrainConfig, train
+from shmppo.extensions.kl_profile.files import GLOSSARY as KL_GLOSSARY
 from shmppo.loggers import metrics
-from shmppo.ppo import kl_profile
 from shmppo.storage.checkpoint_file import load_checkpoint
 
 ROOT = TESTS.parent
@@ -57,7 +57,7 @@ def test_generated_parts_are_up_to_date() -> None:
 
 @pytest.mark.parametrize(
     ("file", "glossary"),
-    [("metrics.csv", metrics.GLOSSARY), ("eval.csv", metrics.EVALUATION_GLOSSARY), ("kl.csv", kl_profile.GLOSSARY)],
+    [("metrics.csv", metrics.GLOSSARY), ("eval.csv", metrics.EVALUATION_GLOSSARY), ("kl.csv", KL_GLOSSARY)],
 )
 def test_each_glossary_is_the_header_of_its_file(run_dir: Path, file: str, glossary: dict[str, str]) -> None:
     rows = csv_rows(run_dir / file)

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import RankError
-from shmppo.parallel.process_group import ProcessGroup
-from shmppo.parallel.shared_buffers import Control
+from shmppo.extensions.preemption.options import PreemptionOptions
+from shmppo.lockstep.feature import Feature
 
 log = logging.getLogger(__name__)
 
@@ -24,26 +25,17 @@ POLL_SECONDS = 0.005  # pause between two checks of how many have finished
 POLL_SECONDS_PER_RANK = 0.001  # minimum pause per rank, so that many ranks do not overload the store
 
 
-class Preemption:
+class Preemption(Feature):
     """Ends the rollouts of this rank early, once a fraction of the ranks or of its workers have finished theirs."""
 
-    def __init__(
-        self, fraction: float, control: Control, process_group: ProcessGroup, first_columns: list[int]
-    ) -> None:
-        """Create the preemption of one rank.
+    inexact_reason = "--preempt-fraction ends rollouts by the clock"
 
-        Args:
-            fraction: fraction of the ranks or of the workers that must have finished, from 0 to 1.
-            control: contains the numbers of finished rollouts and the field that ends a rollout.
-            first_columns: [W], index of the first environment of each worker.
-        """
-        self._fraction = fraction
-        self._process_group = process_group
-        self._finished_rollouts, self._stop_early = control.finished_rollouts, control.stop_early
-        self._first_columns = first_columns
+    @staticmethod
+    def is_used(config: TrainConfig) -> bool:
+        return PreemptionOptions.of(config).preempt_fraction is not None
 
     @contextmanager
-    def watch(self, iteration: int) -> Iterator[None]:
+    def around_rollout(self, iteration: int) -> Iterator[None]:
         """Watch the ranks and workers in a thread while the context is open. Open it to collect a rollout.
 
         Raises:
@@ -57,17 +49,25 @@ class Preemption:
         finally:
             finished.set()
             thread.join()
-        self._process_group.count(f"finished/{iteration}", 1)
+        self.group.count(f"finished/{iteration}", 1)
 
     def _poll(self, iteration: int, finished: threading.Event) -> None:
         """Write `stop_early` once enough have finished. Return then, or when this rank has finished its rollout."""
-        pause = max(POLL_SECONDS, POLL_SECONDS_PER_RANK * self._process_group.size)
+        fraction = PreemptionOptions.of(self.config).preempt_fraction or 1.0
+        pause = max(POLL_SECONDS, POLL_SECONDS_PER_RANK * self.group.size)
+        control, first_columns = self.buffers.control, [columns.start for columns in self.config.columns_by_worker]
         try:
             while not finished.wait(pause):
-                workers = float(np.mean(self._finished_rollouts[self._first_columns] > iteration))
-                ranks = self._process_group.count(f"finished/{iteration}", 0) / self._process_group.size
-                if max(workers, ranks) >= self._fraction:
-                    self._stop_early[0] = iteration + 1
+                workers = float(np.mean(control.finished_rollouts[first_columns] > iteration))
+                ranks = self.group.count(f"finished/{iteration}", 0) / self.group.size
+                if max(workers, ranks) >= fraction:
+                    control.stop_early[0] = iteration + 1
                     return
         except RankError as error:  # the next collective operation raises an error that says more
             log.warning("preemption: %s", error)
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        return {"preempted_steps": self.config.batch_steps - env_steps}
+
+
+FEATURE = Preemption

@@ -18,8 +18,8 @@ from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
+from shmppo.extensions.kl_profile.profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.kl_profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
 from shmppo.runs.launch import resume, train
 
 SMALL = TrainConfig(

@@ -17,8 +17,8 @@ from public_helpers import csv_rows
 from rank_processes import directories, finish, start
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.extensions.preemption.feature import Preemption
 from shmppo.runs.launch import resume, train
-from shmppo.sampling.preemption import Preemption
 
 SHORT = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2, epochs=2, hidden_size=8, grad_shards=1,
@@ -34,13 +34,13 @@ def test_a_rollout_that_ends_at_half_its_length_is_one_of_half_the_length(
 
     @contextmanager
     def always(self: Preemption, iteration: int) -> Iterator[None]:
-        self._stop_early[0] = iteration + 1
+        self.buffers.control.stop_early[0] = iteration + 1
         yield
 
     short = dataclasses.replace(SHORT, advantage_norm=over)  # type: ignore[arg-type]
     expected = train(dataclasses.replace(short, run_dir=str(tmp_path / "short")))
-    monkeypatch.setattr(Preemption, "watch", always)
-    monkeypatch.setattr("shmppo.config.train_config.MIN_PREEMPTED", 0.5)
+    monkeypatch.setattr(Preemption, "around_rollout", always)
+    monkeypatch.setattr("shmppo.extensions.preemption.options.SHORTEST", 0.5)
     long = dataclasses.replace(short, rollout_steps=32, preempt_fraction=0.5)
     summary = train(dataclasses.replace(long, run_dir=str(tmp_path / "long")))
     for name in ("weights_sha256", "env_steps", "episodes", "return_mean_100"):
@@ -77,7 +77,10 @@ def test_a_rollout_ends_when_half_of_the_workers_or_ranks_have_finished(workers:
 
     group: Any = SimpleNamespace(size=4, count=count)
     deadline = time.monotonic() + 60
-    with Preemption(0.5, control, group, [0, 1, 2, 3]).watch(7):
+    config = dataclasses.replace(SHORT, workers=4, preempt_fraction=0.5)
+    buffers: Any = SimpleNamespace(control=control)
+    task: Any = None
+    with Preemption(config, task, buffers, group, Path()).around_rollout(7):
         while not control.stop_early[0] and len(counts) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.001)

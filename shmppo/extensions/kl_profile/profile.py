@@ -20,6 +20,7 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.extensions.kl_profile.files import DIRECTORY, GLOSSARY, TABLE
 from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.spaces.distributions import Distribution
@@ -28,19 +29,6 @@ from shmppo.utils.files import open_file, refuse_links, replaced_file
 PROBE_STEPS = 512  # approximate number of environment steps in the probe
 MAX_RECORDED_POLICIES = 256  # of one update
 FIT_SHARE = 0.5  # fit the first half only: the reference KL falls to 0 at the end of every update
-PROFILE_DIRECTORY, TABLE = "kl", "kl.csv"
-GLOSSARY: dict[str, str] = {
-    "iteration": "iteration of the update",
-    "optimizer_steps": "optimizer steps of the update",
-    "probe_steps": "environment steps on which the KL is computed",
-    "sequential_mean": "mean sequential KL over the recorded policies, in nats",
-    "reference_start": "reference KL of the policy before the first step, in nats",
-    "gamma": "fitted factor of the reference KL per optimizer step",
-    "slope": "fitted slope of log₁₀ of the reference KL against the share of data",
-    "monotonic_share": "how often the KL to the final policy falls from one recorded policy to the next, as a share",
-    "seconds": "seconds spent on recording",
-}
-"""Every column of kl.csv."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +177,8 @@ def write_profile(run_dir: Path, iteration: int, profile: KLProfile) -> None:
     Raises:
         OSError: if a file cannot be written.
     """
-    (run_dir / PROFILE_DIRECTORY).mkdir(exist_ok=True)
-    path = run_dir / PROFILE_DIRECTORY / f"{iteration:06d}.npz"
+    (run_dir / DIRECTORY).mkdir(exist_ok=True)
+    path = run_dir / DIRECTORY / f"{iteration:06d}.npz"
     with replaced_file(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **vars(profile))
     summary = (
@@ -231,11 +219,11 @@ def read_profiles(run_dir: Path) -> dict[int, KLProfile]:
     """
     refuse_links(run_dir)
     profiles = {}
-    for path in sorted((run_dir / PROFILE_DIRECTORY).glob("*.npz")):
+    for path in sorted((run_dir / DIRECTORY).glob("*.npz")):
         with open_file(path) as opened, np.load(opened) as file:
             profiles[int(path.stem)] = KLProfile(
                 file["steps"], file["sequential"], file["reference"], int(file["probe_steps"]), float(file["seconds"])
             )
     if not profiles:
-        raise ConfigError(f"{run_dir / PROFILE_DIRECTORY} contains no profiles; train with --kl-profile-every 10")
+        raise ConfigError(f"{run_dir / DIRECTORY} contains no profiles; train with --kl-profile-every 10")
     return profiles

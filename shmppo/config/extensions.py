@@ -1,0 +1,53 @@
+"""Optional features: each is a package in `shmppo.extensions`. The core finds it there and does not name it.
+
+The core asks for what the packages add, one place after the other. A package has a module for each place where it adds
+something:
+
+- `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`).
+- `arrays`: ARRAYS, further shared arrays by group, and `sizes`, the lengths of their axes (`parallel.shared_buffers`).
+- `metrics`: GROUP, GLOSSARY, and `columns`, further columns of metrics.csv (`loggers.metrics`).
+- `files`: TABLES and DIRECTORIES, further files of a run, which belong to iterations (`storage.history`).
+- `feature`: FEATURE, a class with what happens in the learner's process (`lockstep.feature`).
+- `sampling`: SAMPLING, a class with what happens while a process collects a rollout (`sampling.extension`).
+- `plots`: NAME, `PlotOptions`, and `draw`, a further kind of plot (`shmppo.plot`).
+
+Without a package, its flags are missing, and everything else works as before. Packages do not import each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+DIRECTORY = Path(__file__).parent.with_name("extensions")
+"""The directory of all packages. No import names it, so that imports go one way."""
+Own = TypeVar("Own", bound="ExtensionOptions")
+
+
+@functools.cache
+def added(place: str) -> tuple[ModuleType, ...]:
+    """Import the module of this name from each package that has one, in the order of the packages."""
+    packages = sorted(one.name for one in pkgutil.iter_modules([str(DIRECTORY)]))
+    names = [f"shmppo.extensions.{package}.{place}" for package in packages]
+    return tuple(importlib.import_module(name) for name in names if importlib.util.find_spec(name))
+
+
+class ExtensionOptions:
+    """Options of a package, which `TrainConfig` inherits. The core calls these methods of every package."""
+
+    @classmethod
+    def of(cls: type[Own], config: object) -> Own:
+        """Return a configuration, which has these options, with their type."""
+        assert isinstance(config, cls)
+        return config
+
+    def check(self) -> None:
+        """Raise ConfigError if one of these options is invalid."""
+
+    def shortest_rollout(self, steps: int) -> int:
+        """Return the minimum number of steps per environment in a rollout. steps: T."""
+        return steps
