@@ -5,6 +5,7 @@ something:
 
 - `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`).
 - `arrays`: ARRAYS, further shared arrays by group, and `sizes`, the lengths of their axes (`parallel.shared_buffers`).
+- `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
 - `metrics`: GROUP, GLOSSARY, and `columns`, further columns of metrics.csv (`loggers.metrics`).
 - `files`: TABLES and DIRECTORIES, further files of a run, which belong to iterations (`storage.history`).
 - `feature`: FEATURE, a class with what happens in the learner's process (`lockstep.feature`).

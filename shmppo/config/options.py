@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from shmppo.config.checks import flag, flag_with_value, require, store_as_json
+from shmppo.config.checks import flag_with_value, require, store_as_json
 from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.option import (
     AT_LEAST_1,
@@ -26,7 +26,6 @@ from shmppo.config.option import (
     POSITIVE_NUMBER,
     SEED,
     UNITS,
-    fields_with,
     option,
 )
 
@@ -111,11 +110,6 @@ class TaskOptions:
         """Raise ConfigError if one of these options is invalid."""
         store_as_json(self, "env_kwargs")
         parse_info_keys(self.info_keys)
-        for name in fields_with(type(self), gymnasium=True) if self.env_backend == "vector" else ():
-            require(
-                not getattr(self, name),
-                f"{flag(name)} needs --env-backend gymnasium, but --env-backend is vector; leave one of them out",
-            )
 
 
 @dataclass(frozen=True)

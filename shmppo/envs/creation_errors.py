@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 
 from shmppo.config.checks import shown
+from shmppo.config.extensions import added
 from shmppo.config.plugins import check_callable, import_module
-from shmppo.envs.agents import has_agents
 from shmppo.errors import ConfigError
 from shmppo.utils.user_code import describe_error, user_traceback
 
@@ -28,7 +28,7 @@ def imported_factory(env_id: str, base: type = gymnasium.Env) -> Callable[..., A
     if not colon:
         return None
     found = getattr(import_module(module_name, f"--env {env_id}"), name, None)  # "Pong-v5" is not an attribute
-    if found is not None and not (isinstance(found, type) and has_agents(found)):
+    if found is not None and not any(module.BACKEND.accepts(found) for module in added("backend")):
         check_callable(found, f"--env {env_id}", base)
     return found
 

@@ -33,10 +33,9 @@ from shmppo.config.options import MINARI
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.single_vector_env import batch_actions
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv
-from shmppo.envs.wrappers import is_allowed
+from shmppo.envs.wrappers import batch_actions, is_allowed
 from shmppo.errors import ConfigError, EnvError
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
 from shmppo.utils.rng import demonstration_generator

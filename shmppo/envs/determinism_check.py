@@ -32,7 +32,7 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.backends import make_vector_env, sync_vector_env
+from shmppo.envs.backends import backend_of
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeToRestore
@@ -128,8 +128,7 @@ class CheckedEnv:
     def _make(self) -> Any:
         """Make the vector environment."""
         config, task = self._request.config, self._request.task
-        make = sync_vector_env(task) if task.agents else make_vector_env  # as an environment of one agent
-        envs = make(config, task, self._low, CHECKED + 1)
+        envs: Any = backend_of(task).make_checked(config, task, self._low, CHECKED + 1)
         if schedule := load_schedule(config):
             envs.options = schedule(1, {})
         return envs

@@ -1,23 +1,85 @@
-"""Creation of one environment as the configuration describes it."""
+"""Creation of environments as the configuration describes them, and the backends that make and step them."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, cast
 
 import gymnasium
 
 from shmppo.config.checks import flag, require
+from shmppo.config.extensions import added
 from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv, AgentsView, has_agents
 from shmppo.envs.creation_errors import imported_factory
-from shmppo.envs.single_vector_env import SingleVectorEnv
+from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
+from shmppo.envs.spec import EnvSpec
+from shmppo.envs.vector_env import VectorEnv
 from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper
 from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
+
+
+class Backend:
+    """One way in which environments are made and stepped.
+
+    The base of BACKEND in the module `backend` of an extension, which overrides what it needs. The description of an
+    environment (`EnvSpec.backend`) names the backend that steps it.
+    """
+
+    name: str
+    """The value of --env-backend that demands it."""
+    can_skip = True
+    """Whether it can skip an episode that fails, and replay one in a single environment."""
+
+    def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
+        """Make an environment. None: Gymnasium makes it."""
+        return None
+
+    def accepts(self, env: Any) -> bool:
+        """Whether it makes environments of something that is no `gymnasium.Env`, or of a class that is none."""
+        return False
+
+    def adapt(self, env: Any, config: TrainConfig) -> gymnasium.Env:
+        """Return an environment that it accepts as one of Gymnasium."""
+        raise NotImplementedError
+
+    def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
+        """Whether it steps an environment. Raises ConfigError if it cannot, but --env-backend demands it."""
+        raise NotImplementedError
+
+    def snapshot(self, env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
+        """Return the format of the environment's snapshots. None: it has no usable ones."""
+        return snapshot_spec(env, choose_action)
+
+    def complete(self, config: TrainConfig, task: EnvSpec, env: gymnasium.Env) -> EnvSpec:
+        """Check further properties of an environment, and return its complete description."""
+        return task
+
+    def plays(self, config: TrainConfig) -> bool:
+        """Whether rollouts come from this backend, whichever steps the environment in evaluations."""
+        return False
+
+    def make_range(self, config: TrainConfig, task: EnvSpec, low: int, high: int) -> VectorEnv:
+        """Make the columns low … high − 1 of a rollout. Raises EnvError if an environment cannot be made."""
+        return self.make_played(config, task, low, high, None)
+
+    def make_played(
+        self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None
+    ) -> VectorEnv:
+        """Make columns in which whole episodes are played. Raises EnvError if an environment cannot be made."""
+        raise NotImplementedError
+
+    def make_checked(self, config: TrainConfig, task: EnvSpec, low: int, high: int) -> VectorEnv:
+        """Make environments for the check of their determinism: one column each."""
+        return self.make_range(config, task, low, high)
+
+
+def backends() -> list[Backend]:
+    """Return the backends of extensions."""
+    return [module.BACKEND for module in added("backend")]
 
 
 def make_environment(config: TrainConfig, render_mode: str | None = None) -> gymnasium.Env:
@@ -31,16 +93,14 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         ConfigError: if a wrapper does not exist, or if `--env` does not name an environment.
         BaseException: whatever the environment's own code raises.
     """
-    if config.env_backend == "vector":
-        return SingleVectorEnv(config, render_mode)
-    with suppress(Exception):  # a broken MuJoCo concerns only its own tasks, whose creation raises below
-        import mujoco
-
-        # Without a handler, MuJoCo prints its warnings and writes MUJOCO_LOG.TXT into the working directory.
-        mujoco.set_mju_user_warning(log.warning)
+    for backend in backends():
+        made = backend.make(config, render_mode)
+        if made is not None:
+            return made
     env = _make_unwrapped(config, render_mode)
-    if has_agents(env):
-        return AgentsView(AgentsEnv(env, config))
+    for backend in backends():
+        if backend.accepts(env):
+            return backend.adapt(env, config)
     for name in ("agent_id", "critic_state", "self_play"):
         unused = getattr(config, name) in (False, None)
         require(unused, f"{flag(name)} needs an environment with several agents (possible_agents); leave it out")
@@ -49,8 +109,7 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
     where = f"--env {config.env_id}"
     require(
         isinstance(env, gymnasium.Env),
-        f"{where} returned {type(env).__name__}, neither a gymnasium.Env nor an environment of PettingZoo with "
-        "possible_agents; name a factory that returns an environment",
+        f"{where} returned {type(env).__name__}, which is no gymnasium.Env; name a factory that returns an environment",
     )
     for name in ("observation_space", "action_space"):
         require(hasattr(env, name), f"{where} has no {name}; set it in __init__ or as a class attribute")

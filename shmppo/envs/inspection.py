@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsView
+from shmppo.envs.backends import all_backends
 from shmppo.envs.checker import check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
-from shmppo.envs.mujoco_tasks import reason_for_gymnasium
 from shmppo.envs.schedule import load_schedule
-from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import EnvSpec
-from shmppo.envs.user_vector_env import check_rows
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
 from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import StateStd
 from shmppo.spaces.observations import Leaf, observation_spec
 from shmppo.utils.user_code import FAILURES, main_is_importable, reraise_ctrl_c
-
-log = logging.getLogger(__name__)
 
 
 def inspect_task(config: TrainConfig) -> EnvSpec:
@@ -62,19 +56,14 @@ def inspect_task(config: TrainConfig) -> EnvSpec:
             return random_action(env.action_space)
 
         seeding, resets_equal = check_contract(env, where, choose_action)
-        backend = _backend(config, env)
-        if backend == "mujoco" and seeding == "episode":
-            from shmppo.envs.mujoco_vector_env import simulation_snapshot  # a broken MuJoCo must not end other tasks
-
-            snapshot: SnapshotSpec | None = simulation_snapshot(env)
-        else:  # without a seed per episode, a snapshot would also need the random generator, which nothing can check
-            snapshot = snapshot_spec(env, choose_action) if seeding == "episode" else None
+        backend = next(one for one in all_backends() if one.steps(config, env))
+        # Without a seed per episode, a snapshot would also need the random generator, which nothing can check.
+        snapshot = backend.snapshot(env, choose_action) if seeding == "episode" else None
         reason = _inexact_reason(seeding, resets_equal)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
-        agents = tuple(env.agents.names) if isinstance(env, AgentsView) else ()
-        task = EnvSpec(observation, distribution, seeding, snapshot, backend, reason, spaces, agents)
-        return check_rows(config, task, env.action_space) if backend == "vector" else task
-    except EnvError as error:  # of `check_rows`: nothing was started yet
+        task = EnvSpec(observation, distribution, seeding, snapshot, backend.name, reason, spaces)
+        return backend.complete(config, task, env)
+    except EnvError as error:  # of `complete`: nothing was started yet
         raise ConfigError(f"{where}: {error.message}", details=error.details) from error
     finally:
         close_environment(env, where)
@@ -113,19 +102,6 @@ def _check_importable(config: TrainConfig, env: gymnasium.Env) -> None:
         f"--env {config.env_id} is defined in a notebook or on standard input, which workers cannot import; put it "
         "into a module, or use --workers 0",
     )
-
-
-def _backend(config: TrainConfig, env: gymnasium.Env) -> Literal["gymnasium", "mujoco", "vector"]:
-    """Choose the backend. Raises ConfigError if `--env-backend mujoco` cannot step the environment."""
-    if config.env_backend in ("gymnasium", "vector"):
-        return config.env_backend
-    reason = reason_for_gymnasium(config, env)
-    if reason is None:
-        return "mujoco"
-    possible = config.env_backend != "mujoco"
-    require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
-    log.info("Gymnasium steps %s, because %s", config.env_id, reason)
-    return "gymnasium"
 
 
 def _inexact_reason(seeding: str, resets_equal: bool) -> str | None:

@@ -25,8 +25,8 @@ class EnvSpec:
     themselves."""
     snapshot: SnapshotSpec | None = None
     """Format of the environment's snapshots. None: no usable snapshots, so episodes are replayed."""
-    backend: Literal["gymnasium", "mujoco", "vector"] = "gymnasium"
-    """The implementation of `VectorEnv` that steps the environments: --env-backend without "auto"."""
+    backend: str = "gymnasium"
+    """Name of the `Backend` that steps the environments."""
     inexact_reason: str | None = None
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
     spaces: dict[str, str] = field(default_factory=dict)

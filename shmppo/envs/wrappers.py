@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from shmppo.config.checks import require
 from shmppo.errors import ConfigError
@@ -268,3 +269,11 @@ class PreviousStepWrapper(gymnasium.Wrapper):
         if "prev_reward" in self._zeros:
             added["prev_reward"] = np.array([reward], np.float32)
         return {"obs": observation, **added}, reward, terminated, truncated, info
+
+
+def batch_actions(space: spaces.Space[Any], actions: Sequence[Any]) -> Any:
+    """Make a batch, as `VectorEnv.step` takes it, of one action per environment."""
+    if isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        return np.array(actions, space.dtype)
+    empty: Any = create_empty_array(space, len(actions))
+    return concatenate(space, actions, empty)

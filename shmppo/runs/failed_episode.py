@@ -11,7 +11,9 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust, trust_of
+from shmppo.envs.backends import backend_of
 from shmppo.envs.inspection import inspect_task
+from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.lockstep.action_log import ActionLog
@@ -25,6 +27,7 @@ from shmppo.utils.rng import episode_seed
 def write_failed_episode(
     run_dir: Path,
     config: TrainConfig,
+    task: EnvSpec,
     rollout: Rollout,
     actions: ActionLog,
     steps_begun: int,
@@ -45,8 +48,8 @@ def write_failed_episode(
         OSError: if the file cannot be written.
     """
     error.add_hint(f"The whole traceback is in {short_path(run_dir / LOG)}.")
-    if config.agents or config.env_backend == "vector":
-        return  # only a single environment with one agent can be replayed
+    if not backend_of(task).can_skip:
+        return
     env_index = error.env_index
     starts = np.flatnonzero(rollout.first[:steps_begun, env_index])
     episode_actions = rollout.actions[:steps_begun, env_index]

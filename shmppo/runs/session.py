@@ -15,6 +15,7 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
+from shmppo.envs.backends import backend_of
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import EnvError, RankError, SaveError, ShmppoError
 from shmppo.lockstep.feature import used_features
@@ -92,7 +93,7 @@ class Session:
             WorkerError, EnvError, RankError: if a worker, environment, or rank fails. Everything is ended then.
         """
         self.config, self.buffers, self.process_group = config, buffers, process_group
-        self.run_dir = run_dir
+        self.run_dir, self._task = run_dir, task
         self.stop = StopRequest()
         self.stopping = False
         self.features = used_features(config, task, buffers, process_group, run_dir)
@@ -111,7 +112,7 @@ class Session:
             try:
                 self._start(stack, task, start, loggers, make_learner)
             except BaseException as error:
-                _hint_at_skipping(error, config)
+                _hint_at_skipping(error, config, task)
                 log.error("the run could not start: %r", error, exc_info=error)
                 raise
             self._open = stack.pop_all()
@@ -192,14 +193,16 @@ class Session:
         """Save a checkpoint, if its content would be consistent, and the episode in which an environment failed."""
         state, buffers = self.state, self.buffers
         # With several ranks, only checkpoints that all ranks save at the same iteration are usable.
-        _hint_at_skipping(error, self.config)
+        _hint_at_skipping(error, self.config, self._task)
         if not state.updating and self.process_group.size == 1:
             self.save()
         error.add_hint(f"To continue from the last checkpoint: {resume_command(self.run_dir)}")
         if isinstance(error, EnvError):
             steps = self._steps_begun(error.env_index)
             with saving(self.run_dir):
-                write_failed_episode(self.run_dir, self.config, buffers.rollout, state.actions, steps, error)
+                write_failed_episode(
+                    self.run_dir, self.config, self._task, buffers.rollout, state.actions, steps, error
+                )
 
     def _steps_begun(self, n: int) -> int:
         """Return the number of steps of the current, uncommitted rollout that environment n has begun."""
@@ -342,8 +345,7 @@ class Session:
         }
 
 
-def _hint_at_skipping(error: BaseException, config: TrainConfig) -> None:
+def _hint_at_skipping(error: BaseException, config: TrainConfig, task: EnvSpec) -> None:
     """Add to the failure of an environment the hint that episodes with failures can be skipped."""
-    skips = config.env_backend != "vector" and not config.agents
-    if isinstance(error, EnvError) and skips and not config.skip_bad_episodes:
+    if isinstance(error, EnvError) and backend_of(task).can_skip and not config.skip_bad_episodes:
         error.add_hint("To skip episodes whose reset or step fails, add --skip-bad-episodes.")

@@ -30,8 +30,7 @@ def check_early(config: TrainConfig) -> None:
         return
     if config.run_dir is not None:
         refuse_existing_run(user_path(config.run_dir, "--run-dir"))
-    if config.env_backend != "vector":
-        check_env_name(config.env_id)
+    check_env_name(config.env_id)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.envs.backends import make_vector_env
+from shmppo.envs.backends import make_range
 from shmppo.envs.demonstrations import PlaybackVectorEnv
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
@@ -143,7 +143,7 @@ class Collector:
         self._config, self._task, self._buffers = config, task, buffers
         self._progress = progress
         self._own = slice(columns.start, columns.stop)
-        self._envs = make_vector_env(config, task, columns.start, columns.stop)
+        self._envs = make_range(config, task, columns.start, columns.stop)
         count, envs = len(columns), self._envs
         self._actor = Actor(config, model, task.distribution, envs.obs, low=columns.start, active=envs.active)
         self._rollout = own_columns(buffers.rollout, self._own)

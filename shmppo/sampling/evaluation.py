@@ -18,7 +18,7 @@ import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.envs.backends import sync_vector_env
+from shmppo.envs.backends import backend_of
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
@@ -129,8 +129,9 @@ class EpisodePlayer:
         kept = self._task.seeding == "episode"  # with other seeding, an episode depends on those before
         if self._envs is None or len(self._envs.handles) != count or not kept:
             self.close()
-            envs_type = AgentsVectorEnv if self._task.agents else sync_vector_env(self._task)
-            self._envs = envs_type(self._config, self._task, first, first + count, self._render_mode)
+            backend = backend_of(self._task)
+            made = backend.make_played(self._config, self._task, first, first + count, self._render_mode)
+            self._envs = cast(PlayedEnvs, made)
         for index, handle in enumerate(self._envs.handles, first):
             handle.index = index
         return self._envs

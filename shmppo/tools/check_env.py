@@ -53,7 +53,7 @@ def _text(config: TrainConfig, task: EnvSpec, finding: Finding, warnings: Sequen
             f"{leaf.field} {leaf.kind} {list(leaf.env_shape)}" for leaf in task.observation.leaves
         ),
         "agents": ", ".join(task.agents),
-        "stepped by": "pettingzoo" if task.agents else task.backend,
+        "stepped by": task.backend,
         "restored by": restored if task.seeding == "episode" else "a new episode",
         "valid": f"yes: reset and step follow {'PettingZoo' if task.agents else 'Gymnasium'}'s API",
         "reproducible": verdict,

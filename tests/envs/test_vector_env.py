@@ -13,13 +13,13 @@ from environments import Counter
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.backends import make_vector_env
+from shmppo.envs.backends import make_range
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
-from shmppo.envs.user_vector_env import UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import EnvError
+from shmppo.extensions.vector.vector_env import UserVectorEnv
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.observations import observation_spec
 
@@ -64,7 +64,7 @@ def stepped(
 ) -> tuple[Any, Scripted, list[Any]]:
     """Step a vector environment. Returns it, its script, and for each step the ended episodes, rewards, and flags."""
     script = Scripted(list(steps), first)
-    monkeypatch.setattr("shmppo.envs.user_vector_env.open_vector_env", lambda *_: script)
+    monkeypatch.setattr("shmppo.extensions.vector.vector_env.open_vector_env", lambda *_: script)
     envs = kind(CONFIG, TASK, 0, 3)
     envs.reset_all(0)
     rewards, flags = np.zeros(3), np.zeros((2, 3), bool)
@@ -119,7 +119,7 @@ def test_environments_are_closed_if_a_later_one_cannot_be_made(name: str, rows: 
     task = inspect_task(config)
     assert Licensed.closed == Licensed.made[:1]
     with pytest.raises(EnvError, match=r"^environment 2: could not be made: OSError\('no license'\)"):
-        make_vector_env(dataclasses.replace(config, agents=task.agents), task, 0, 4 * rows)
+        make_range(dataclasses.replace(config, agents=task.agents), task, 0, 4 * rows)
     assert Licensed.closed[1:] == Licensed.made[2:0:-1]
 
 

@@ -13,8 +13,8 @@ from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.user_vector_env import RESET_STEP
 from shmppo.errors import TrainingError
+from shmppo.extensions.vector.vector_env import RESET_STEP
 from shmppo.lockstep.pool import Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.runs.launch import train

@@ -57,13 +57,13 @@ def test_common_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> N
     ]
 
 
-@pytest.mark.parametrize("who", ["rank", "worker", "vector"])
+@pytest.mark.parametrize("who", ["rank", "worker"])
 def test_ranks_and_workers_leave_the_checks_to_the_trainer(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if who == "rank":
         monkeypatch.setenv("RANK", "0")
     elif who == "worker":
         monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
-    check_early(TrainConfig(env="Nothing-v3", env_backend="vector" if who == "vector" else "gymnasium"))
+    check_early(TrainConfig(env="Nothing-v3", env_backend="gymnasium"))
 
 
 def test_without_workers_there_is_no_fork_server() -> None:

@@ -19,12 +19,12 @@ import numpy as np
 
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.mujoco_tasks import mujoco_task, time_limit
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.errors import EnvError
+from shmppo.extensions.mujoco.tasks import mujoco_task, time_limit
 
 SIMULATION_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 """The part of a simulation's state that its next step depends on."""

@@ -16,9 +16,9 @@ from vector_environments import NextStep
 from shmppo import load_policy, train
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.user_vector_env import RESET_STEP, UserVectorEnv
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
 from shmppo.errors import ConfigError
+from shmppo.extensions.vector.vector_env import RESET_STEP, UserVectorEnv
 from shmppo.policies.evaluation import evaluate
 
 CONFIG = TrainConfig(

@@ -7,14 +7,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.creation_errors import imported_factory
+from shmppo.envs.wrappers import batch_actions
 from shmppo.errors import ConfigError
-
-_PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def open_vector_env(config: TrainConfig, count: int, render_mode: str | None = None) -> Any:
@@ -90,14 +87,6 @@ def _present(infos: Any) -> Any:
     if not isinstance(infos, dict):
         return infos
     return {key: _present(value) for key, value in infos.items() if np.all(infos.get(f"_{key}", True))}
-
-
-def batch_actions(space: spaces.Space[Any], actions: Sequence[Any]) -> Any:
-    """Make a batch, as `VectorEnv.step` takes it, of one action per environment."""
-    if isinstance(space, _PLAIN):
-        return np.array(actions, space.dtype)
-    empty: Any = create_empty_array(space, len(actions))
-    return concatenate(space, actions, empty)
 
 
 def rows_of(batch: Any, rows: int | Sequence[int]) -> Any:

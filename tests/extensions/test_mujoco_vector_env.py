@@ -17,11 +17,11 @@ from gymnasium.wrappers import TimeLimit
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
-from shmppo.envs.mujoco_tasks import mujoco_task, time_limit
-from shmppo.envs.mujoco_vector_env import MujocoVectorEnv
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
+from shmppo.extensions.mujoco.tasks import mujoco_task, time_limit
+from shmppo.extensions.mujoco.vector_env import MujocoVectorEnv
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.sampling.evaluation import EpisodePlayer
 

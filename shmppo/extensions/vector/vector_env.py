@@ -16,10 +16,11 @@ from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import numbers_of
 from shmppo.envs.factory import close_environment
-from shmppo.envs.single_vector_env import autoreset_mode, batch_actions, open_vector_env, rows_of
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv, as_env_error
+from shmppo.envs.wrappers import batch_actions
 from shmppo.errors import ConfigError, EnvError
+from shmppo.extensions.vector.single_env import autoreset_mode, open_vector_env, rows_of
 from shmppo.spaces.observations import ObservationError
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES

@@ -1,0 +1,47 @@
+"""The backend `agents`, which steps environments of PettingZoo."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import gymnasium
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.agents import AgentsEnv, AgentsView, has_agents
+from shmppo.envs.agents_vector_env import AgentsVectorEnv
+from shmppo.envs.factory import Backend
+from shmppo.envs.spec import EnvSpec
+from shmppo.envs.sync_vector_env import SyncVectorEnv
+from shmppo.envs.vector_env import VectorEnv
+
+
+class AgentsBackend(Backend):
+    """Steps environments with several agents, each of which has a column."""
+
+    name = "agents"
+    can_skip = False
+
+    def accepts(self, env: Any) -> bool:
+        return has_agents(env)
+
+    def adapt(self, env: Any, config: TrainConfig) -> gymnasium.Env:
+        return AgentsView(AgentsEnv(env, config))
+
+    def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
+        return isinstance(env, AgentsView)
+
+    def complete(self, config: TrainConfig, task: EnvSpec, env: gymnasium.Env) -> EnvSpec:
+        assert isinstance(env, AgentsView)
+        return dataclasses.replace(task, agents=tuple(env.agents.names))
+
+    def make_played(
+        self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None
+    ) -> VectorEnv:
+        return AgentsVectorEnv(config, task, low, high, render_mode)
+
+    def make_checked(self, config: TrainConfig, task: EnvSpec, low: int, high: int) -> VectorEnv:
+        return SyncVectorEnv(config, task, low, high)  # as environments of one agent
+
+
+BACKEND = AgentsBackend()

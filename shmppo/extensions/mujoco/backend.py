@@ -1,0 +1,65 @@
+"""The backend `mujoco`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+
+from shmppo.config.checks import require
+from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import Backend
+from shmppo.envs.snapshots import SnapshotSpec
+from shmppo.envs.spec import EnvSpec
+from shmppo.envs.vector_env import VectorEnv
+from shmppo.extensions.mujoco.tasks import reason_for_gymnasium
+
+log = logging.getLogger(__name__)
+
+
+class MujocoBackend(Backend):
+    """Steps all simulations of a process together. See `MujocoVectorEnv`.
+
+    The methods import MuJoCo, so that a broken installation of it concerns only its own tasks.
+    """
+
+    name = "mujoco"
+
+    def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
+        """Let Gymnasium make the environment, and MuJoCo log its warnings.
+
+        Without a handler, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
+        """
+        with suppress(Exception):
+            import mujoco
+
+            mujoco.set_mju_user_warning(log.warning)
+        return None
+
+    def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
+        if config.env_backend not in ("auto", self.name):
+            return False
+        if (reason := reason_for_gymnasium(config, env)) is None:
+            return True
+        possible = config.env_backend == "auto"
+        require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
+        log.info("Gymnasium steps %s, because %s", config.env_id, reason)
+        return False
+
+    def snapshot(self, env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
+        from shmppo.extensions.mujoco.vector_env import simulation_snapshot
+
+        return simulation_snapshot(env)
+
+    def make_played(
+        self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None
+    ) -> VectorEnv:
+        from shmppo.extensions.mujoco.vector_env import MujocoVectorEnv
+
+        return MujocoVectorEnv(config, task, low, high, render_mode)
+
+
+BACKEND = MujocoBackend()

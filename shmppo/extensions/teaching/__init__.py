@@ -1,0 +1,1 @@
+"""Learning from a teacher (--teacher) and from demonstrations (--demonstrations)."""

@@ -1,0 +1,1 @@
+"""Vector environments of the user (--env-backend vector)."""
