@@ -55,7 +55,7 @@ class Traits:
     one_agent: bool = False
     """Whether environments with several agents refuse it."""
     gymnasium: bool = False
-    """Whether --env-backend vector refuses it."""
+    """Whether it needs environments that are made and stepped one by one."""
     per_rank: bool = False
     """Whether it may differ between ranks, because it does not change the weights."""
     derived: bool = False

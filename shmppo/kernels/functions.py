@@ -1,7 +1,7 @@
 """Functions of arrays, computed by the compiled kernels, with the same bits on each x86-64 processor with AVX2.
 
 Without compiled kernels, NumPy computes the elementwise functions and the norm. The elementwise functions take arrays
-of any shape; for float64, as in KL profiles, they are those of NumPy. `exp` is 0 below −87 and infinite above 87,
+of any shape; for float64 they are those of NumPy. `exp` is 0 below −87 and infinite above 87,
 `log` needs positive normal numbers, and `softplus` is log(1 + exp(x)).
 """
 
