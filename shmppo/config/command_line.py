@@ -17,6 +17,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from shmppo.config.checks import flag, integer
+from shmppo.config.extensions import added_values
 from shmppo.config.hints import refuse_foreign_flags
 from shmppo.errors import CommandEnd
 
@@ -131,7 +132,7 @@ def field_texts(kind: type) -> dict[str, str]:
         for field, below in itertools.pairwise(body):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    texts[name] = " ".join(text.split())
+                    texts[name] = " ".join([*text.split(), *added_values(name).values()])
     return texts
 
 

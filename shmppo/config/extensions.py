@@ -3,7 +3,8 @@
 The core asks for what the packages add, one place after the other. A package has a module for each place where it adds
 something:
 
-- `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`).
+- `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`). VALUES, if the
+  package adds values to options of the core: by option and value, the sentence about it in the help text.
 - `arrays`: ARRAYS, further shared arrays by group, and `sizes`, the lengths of their axes (`parallel.shared_buffers`).
 - `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
 - `metrics`: GROUP, GLOSSARY, and `columns`, further columns of metrics.csv (`loggers.metrics`).
@@ -22,7 +23,7 @@ import importlib.util
 import pkgutil
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 DIRECTORY = Path(__file__).parent.with_name("extensions")
 """The directory of all packages. No import names it, so that imports go one way."""
@@ -35,6 +36,21 @@ def added(place: str) -> tuple[ModuleType, ...]:
     packages = sorted(one.name for one in pkgutil.iter_modules([str(DIRECTORY)]))
     names = [f"shmppo.extensions.{package}.{place}" for package in packages]
     return tuple(importlib.import_module(name) for name in names if importlib.util.find_spec(name))
+
+
+def added_values(option: str) -> dict[str, str]:
+    """Return the values that packages add to an option of the core, each with its sentence in the help text."""
+    found: dict[str, str] = {}
+    for module in added("options"):
+        found |= getattr(module, "VALUES", {}).get(option, {})
+    return found
+
+
+def values_type(option: str, *own: str) -> Any:
+    """Return the type of an option of the core: one of its own values, or of those that packages add."""
+    literal: Any = Literal
+    values = (*own, *added_values(option))
+    return literal[values]
 
 
 class ExtensionOptions:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.constructors import PrimitiveConstructorSpec
 
 from shmppo.config.checks import flag_with_value, require, store_as_json
+from shmppo.config.extensions import values_type
 from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.option import (
     AT_LEAST_1,
@@ -56,6 +57,10 @@ KeywordArguments = Annotated[
 ]
 """A mapping that the command line reads as key=value pairs. Each value is JSON or plain text."""
 
+if TYPE_CHECKING:  # type checkers do not know the values of extensions
+    Objective = str
+else:
+    Objective = values_type("objective", "clip", "penalty", "distill", "clone")
 MINARI = "minari:"
 """What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 ATTENTION_HEADS = 4
@@ -234,7 +239,7 @@ class UpdateOptions:
 class ObjectiveOptions:
     """The objective that the update maximizes."""
 
-    objective: Literal["clip", "penalty", "distill", "clone"] = "clip"
+    objective: Objective = "clip"
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
     (arXiv 1707.06347); β begins at 1, and is halved or doubled after each update to keep the KL near --desired-kl.
     distill: the actor learns only from --teacher. clone: behavior cloning, which maximizes the mean log-probability of
