@@ -3,8 +3,8 @@
 The core asks for what the packages add, one place after the other. A package has a module for each place where it adds
 something:
 
-- `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`). VALUES, if the
-  package adds values to options of the core: by option and value, the sentence about it in the help text.
+- `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`); or VALUES,
+  further values of options of the core: by option and value, the sentence about it in the help text; or both.
 - `arrays`: ARRAYS, further shared arrays by group, and `sizes`, the lengths of their axes (`parallel.shared_buffers`).
 - `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
 - `metrics`: GROUP, GLOSSARY, and `columns`, further columns of metrics.csv (`loggers.metrics`).

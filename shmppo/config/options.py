@@ -59,8 +59,10 @@ KeywordArguments = Annotated[
 
 if TYPE_CHECKING:  # type checkers do not know the values of extensions
     Objective = str
+    EnvBackend = str
 else:
     Objective = values_type("objective", "clip", "penalty", "distill", "clone")
+    EnvBackend = values_type("env_backend", "auto", "gymnasium")
 MINARI = "minari:"
 """What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 ATTENTION_HEADS = 4
@@ -86,10 +88,8 @@ class TaskOptions:
     metrics, options) returns the options of `reset` for all episodes that begin in that iteration, counted from 1. The
     metrics are those of the iteration before and of the last evaluation, the options those of the iteration before.
     None: no options."""
-    env_backend: Literal["auto", "gymnasium", "mujoco", "vector"] = "auto"
-    """How the environments are stepped. gymnasium: one after the other. mujoco: all environments of a worker together,
-    for the MuJoCo tasks of Gymnasium, with the same results. auto: mujoco where it is possible, otherwise gymnasium.
-    vector: --env names a `gymnasium.vector.VectorEnv` of your own, and each worker makes one for its environments."""
+    env_backend: EnvBackend = "auto"
+    """How the environments are stepped. gymnasium: one after the other. auto: the fastest way with the same results."""
     hide_obs: tuple[int, ...] | None = None
     """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
     they are 1 and 3."""

@@ -45,7 +45,7 @@ MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time 
 OPPONENTS = 4  # at a time, in self-play
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
 
-EXTENSIONS: tuple[Any, ...] = tuple(module.OPTIONS for module in added("options"))
+EXTENSIONS: tuple[Any, ...] = tuple(module.OPTIONS for module in added("options") if hasattr(module, "OPTIONS"))
 """The option classes of extensions."""
 if typing.TYPE_CHECKING:
 

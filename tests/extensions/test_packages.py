@@ -21,10 +21,10 @@ WORDS = {
     "agents": r"agents?\b|opponent|self.play|\bseat",
     "auxiliary": "auxiliary",
     "kl_profile": "kl.profile",
-    "mujoco": "mujoco_(tasks|vector)|env.backend.{1,4}mujoco",
+    "mujoco": 'mujoco_(tasks|vector)|"mujoco"\\]|(backend|:) mujoco',
     "preemption": "preempt",
     "teaching": "teacher|distill|demonstration|minari",
-    "vector": "env.backend.{1,4}vector|user_vector",
+    "vector": '"vector"\\]|(backend|:) vector|user_vector',
 }
 """What only the extension of this name may contain."""
 SHARED = {

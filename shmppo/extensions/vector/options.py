@@ -24,3 +24,9 @@ class VectorOptions(ExtensionOptions):
 
 
 OPTIONS = VectorOptions
+VALUES = {
+    "env_backend": {
+        "vector": "vector: --env names a `gymnasium.vector.VectorEnv` of your own, and each worker makes one for its "
+        "environments.",
+    }
+}
