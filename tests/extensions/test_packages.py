@@ -16,15 +16,19 @@ from shmppo.config.command_line import flags_of
 from shmppo.config.train_config import EXTENSIONS
 
 PACKAGE = Path(shmppo.__file__).parent
-NAMES = sorted(path.name for path in (PACKAGE / "extensions").iterdir() if (path / "__init__.py").exists())
+NAMES = sorted(
+    path.name
+    for path in (PACKAGE / "extensions").iterdir()
+    if (path / "__init__.py").exists() and path.name not in ("agents", "teaching")
+)
 WORDS = {
     "agents": r"agents?\b|opponent|self.play|\bseat",
     "auxiliary": "auxiliary",
     "kl_profile": "kl.profile",
-    "mujoco": 'mujoco_(tasks|vector)|"mujoco"\\]|(backend|:) mujoco',
+    "mujoco": 'mujoco_(tasks|vector)|"mujoco"\\]|backend.{0,4}mujoco',
     "preemption": "preempt",
     "teaching": "teacher|distill|demonstration|minari",
-    "vector": '"vector"\\]|(backend|:) vector|user_vector',
+    "vector": '"vector"\\]|backend.{0,4}vector|user_vector',
 }
 """What only the extension of this name may contain."""
 SHARED = {
