@@ -61,7 +61,8 @@ class SourceOptions:
 def subjects() -> dict[str, type]:
     """Return the option classes of a configuration by subject, in the order of the help text."""
     core = [base for base in reversed(TrainConfig.__bases__) if base is not ExtensionFields]
-    return {kind.__name__.removesuffix("Options").lower(): kind for kind in (*core, *EXTENSIONS)}
+    kinds = [kind for kind in (*core, *EXTENSIONS) if dataclasses.fields(kind)]
+    return {kind.__name__.removesuffix("Options").lower(): kind for kind in kinds}
 
 
 def common_fields() -> tuple[str, ...]:

@@ -16,6 +16,9 @@ from shmppo.config.checks import flag, require, store_as_json
 from shmppo.config.option import AT_LEAST_1, NOT_NEGATIVE, SECONDS, neutral_option, option
 from shmppo.config.options import KeywordArguments
 
+NotAFlag = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
+"""An integer field without a flag. Its value follows from how torchrun started the processes."""
+
 
 @dataclass(frozen=True)
 class ProcessOptions:
@@ -55,24 +58,15 @@ class ProcessOptions:
     keep_every: int | None = neutral_option(None, AT_LEAST_1)
     """Iterations between checkpoints that are kept for good, as checkpoint-iteration-N.pt. None: none is kept."""
 
+    ranks: NotAFlag = option(1, per_rank=True, inherited=False)
+    """R, number of ranks: learners that torchrun starts, and that average their gradients."""
+    rank: NotAFlag = option(0, per_rank=True, inherited=False)
+    """Index of this rank."""
+
     def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require(self.run_dir != "", "--run-dir is empty; name a directory, or leave it out")
         require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
-
-
-NotAFlag = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
-"""An integer field without a flag. Its value follows from how torchrun started the processes."""
-
-
-@dataclass(frozen=True)
-class RankOptions:
-    """Several learners that average their gradients, started by torchrun. Batch sizes are those of one rank."""
-
-    ranks: NotAFlag = option(1, per_rank=True, inherited=False)
-    """R, number of ranks that learn together."""
-    rank: NotAFlag = option(0, per_rank=True, inherited=False)
-    """Index of this rank."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
 from shmppo.config.option import check_bounds, fields_with
 from shmppo.config.options import MINARI, NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.removed import without_removed
-from shmppo.config.run_options import EvaluationOptions, ProcessOptions, RankOptions, ReportOptions
+from shmppo.config.run_options import EvaluationOptions, ProcessOptions, ReportOptions
 from shmppo.errors import ConfigError, printable
 from shmppo.utils.files import read_object, refuse_links, user_path
 from shmppo.utils.machine import usable_cores
@@ -60,7 +60,6 @@ class TrainConfig(
     ExtensionFields,
     ReportOptions,
     EvaluationOptions,
-    RankOptions,
     ProcessOptions,
     OptimizerOptions,
     ObjectiveOptions,

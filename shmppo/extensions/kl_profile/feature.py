@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.extensions.kl_profile.options import KLProfileOptions
+from shmppo.extensions.kl_profile.options import ProfileOptions
 from shmppo.extensions.kl_profile.profile import KLRecorder, write_profile
 from shmppo.lockstep.feature import Feature
 from shmppo.models.actor_critic import ActorCritic
@@ -16,14 +16,14 @@ class KLRecording(Feature):
 
     @staticmethod
     def is_used(config: TrainConfig) -> bool:
-        return KLProfileOptions.of(config).kl_profile_every is not None
+        return ProfileOptions.of(config).kl_profile_every is not None
 
     def start(self, model: ActorCritic) -> None:
         gradients = ShardGradients(self.config, self.task.distribution, model, self.buffers)
         self._recorder = KLRecorder(self.config, self.task.distribution, gradients)
 
     def begin_update(self, iteration: int) -> None:
-        every = KLProfileOptions.of(self.config).kl_profile_every
+        every = ProfileOptions.of(self.config).kl_profile_every
         self._records = every is not None and iteration % every == 0
         if self._records:
             self._recorder.begin(self.buffers.minibatches)

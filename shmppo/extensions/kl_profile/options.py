@@ -9,7 +9,7 @@ from shmppo.config.option import AT_LEAST_1, neutral_option
 
 
 @dataclass(frozen=True)
-class KLProfileOptions(ExtensionOptions):
+class ProfileOptions(ExtensionOptions):
     """Profiles of the KL divergence within an update."""
 
     kl_profile_every: int | None = neutral_option(None, AT_LEAST_1)
@@ -17,4 +17,4 @@ class KLProfileOptions(ExtensionOptions):
     profiles."""
 
 
-OPTIONS = KLProfileOptions
+OPTIONS = ProfileOptions
