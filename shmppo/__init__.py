@@ -68,7 +68,7 @@ def train(
         callback: receives the metrics of each iteration, and as a second argument, if it takes two, a
             `shmppo.runs.handle.RunHandle`. If it returns True, the run stops after that iteration.
         loggers: receive the same metrics (see `shmppo.loggers.trackers.Logger`).
-        trust: modules of which code may be imported although only the run of `config.teacher` names it.
+        trust: modules of which code may be imported although only a run that `config` names contains its name.
 
     With several ranks, only rank 0 calls callback and loggers.
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.extensions.teaching.demonstrations import Recorder
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.pool import Command, ReduceGradients, StepOptimizer

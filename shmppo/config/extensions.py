@@ -7,6 +7,8 @@ something:
   further values of options of the core: by option and value, the sentence about it in the help text; or both.
 - `arrays`: ARRAYS, further shared arrays by group, and `sizes`, the lengths of their axes (`parallel.shared_buffers`).
 - `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
+- `start`: START, a class with what is loaded and checked before a run starts (`runs.start.StartExtension`).
+- `terms`: TERMS, further terms of the loss, and OBJECTIVES, further values of --objective (`ppo.loss`).
 - `metrics`: GROUP, GLOSSARY, and `columns`, further columns of metrics.csv (`loggers.metrics`).
 - `files`: TABLES and DIRECTORIES, further files of a run, which belong to iterations (`storage.history`).
 - `feature`: FEATURE, a class with what happens in the learner's process (`lockstep.feature`).
@@ -21,6 +23,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -68,3 +71,16 @@ class ExtensionOptions:
     def shortest_rollout(self, steps: int) -> int:
         """Return the minimum number of steps per environment in a rollout. steps: T."""
         return steps
+
+    def recording(self) -> str | None:
+        """Return the option that names recorded episodes, if rollouts play them back. None: the policy acts."""
+        return None
+
+    def uses_torch(self) -> bool:
+        """Whether torch computes a part of the gradients, whatever --kernel is."""
+        return False
+
+    @staticmethod
+    def continued(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of a run that are the defaults of a new run with its weights (--init-from)."""
+        return fields

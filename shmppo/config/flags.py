@@ -49,8 +49,8 @@ class SourceOptions:
     """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
     run. None: start a new run."""
     trust: Modules = ()
-    """A module or package whose code may be imported even if only --init-from, --teacher, or the config.json of a run
-    names it. Give the flag once per module."""
+    """A module or package whose code may be imported even if only the config.json of a run names it. Give the flag once
+    per module."""
     seeds: tuple[int, ...] = option((), common=True, set_by_search=True)
     """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. Needs --run-dir. The same command continues
     them."""
@@ -181,10 +181,11 @@ def read_config_file(path: Path, option: str) -> tuple[dict[str, Any], bool]:
         content = {k: v for k, v in content.items() if k not in own_fields}
         if content.get("anneal_steps") == content.get("total_steps"):
             content.pop("anneal_steps", None)  # so that it follows a --total-steps on the command line
-        if content.get("teacher") is not None and (own := path.parent / "teacher").is_dir():
-            content["teacher"] = str(own)  # each run and each exported policy has a copy of its teacher
-        if option == "--init-from" and content.get("objective") == "clone":  # the clone learns from its environment now
-            content = {k: v for k, v in content.items() if k not in ("objective", "demonstrations")}
+        for name in fields_with(TrainConfig, copied=True):
+            if content.get(name) is not None and (own := path.parent / name).is_dir():
+                content[name] = str(own)
+        for kind in EXTENSIONS if option == "--init-from" else ():
+            content = kind.continued(content)
     with _errors_that_name(option, path):
         return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()}), of_run
 

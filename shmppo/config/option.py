@@ -47,9 +47,8 @@ class Traits:
     """Whether `--help` shows its flag. `--help-all` shows all flags."""
     resumable: bool = False
     """Whether `resume` may change it. At a given iteration, the weights depend on only two of these options: on
-    anneal_steps, and on the content of the demonstrations. If a change of anneal_steps alters the schedule of finished
-    iterations, or if the demonstrations have other content, no new run gives the same weights, so the run becomes
-    inexact."""
+    anneal_steps, and on the content of recorded episodes. If a change of anneal_steps alters the schedule of finished
+    iterations, or if the recording has other content, no new run gives the same weights, so the run becomes inexact."""
     read_by_schedule: bool = False
     """Whether it cannot change with --env-schedule, which may read results of evaluations."""
     one_agent: bool = False
@@ -70,8 +69,16 @@ class Traits:
     """Whether a search sets it for its trials."""
     changes_curve: bool = True
     """Whether runs that differ in it are no repetitions of each other in a plot."""
+    code: bool = False
+    """Whether it names code to import, as `module:attribute`, unless it has its default."""
+    only_for_learning: bool = False
+    """Whether a trained policy acts without it."""
     path: bool = False
     """Whether it names a file or directory."""
+    no_path: tuple[str, ...] = ()
+    """Beginnings of values that name something else."""
+    copied: bool = False
+    """Whether the run directory has a copy of what it needs of the named directory, in one with the option's name."""
 
 
 def option(default: Any, *bounds: Bound, **traits: Any) -> Any:

@@ -61,10 +61,8 @@ if TYPE_CHECKING:  # type checkers do not know the values of extensions
     Objective = str
     EnvBackend = str
 else:
-    Objective = values_type("objective", "clip", "penalty", "distill", "clone")
+    Objective = values_type("objective", "clip", "penalty")
     EnvBackend = values_type("env_backend", "auto", "gymnasium")
-MINARI = "minari:"
-"""What a value of --demonstrations begins with if the rest is the id of a Minari data set."""
 ATTENTION_HEADS = 4
 """Number of attention heads of --core gtrxl."""
 
@@ -83,7 +81,7 @@ class TaskOptions:
     wrappers: tuple[str, ...] = option((), one_agent=True, gymnasium=True)
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
-    env_schedule: str | None = option(None, gymnasium=True)
+    env_schedule: str | None = option(None, gymnasium=True, code=True)
     """`module:function` of a curriculum. function(iteration), function(iteration, metrics), or function(iteration,
     metrics, options) returns the options of `reset` for all episodes that begin in that iteration, counted from 1. The
     metrics are those of the iteration before and of the last evaluation, the options those of the iteration before.
@@ -138,7 +136,7 @@ class NetworkOptions:
     encoder: Literal["auto", "mlp", "nature", "a3c", "impala"] = "auto"
     """Encoder of images. mlp: the layers of --encoder-sizes. nature, a3c, impala: convolutional networks, of which a3c
     is the smallest. auto: nature for images of at least 36 pixels per side, mlp for smaller ones."""
-    network: str | None = None
+    network: str | None = option(None, code=True)
     """`module:factory` of a custom network that replaces encoders and core (docs/tutorials/your-network.md).
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
     init_from: str | None = option(None, common=True, path=True)
@@ -241,20 +239,7 @@ class ObjectiveOptions:
 
     objective: Objective = "clip"
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
-    (arXiv 1707.06347); β begins at 1, and is halved or doubled after each update to keep the KL near --desired-kl.
-    distill: the actor learns only from --teacher. clone: behavior cloning, which maximizes the mean log-probability of
-    the actions in --demonstrations. With all of them, the critic learns from rewards."""
-    demonstrations: str | None = option(
-        None,
-        resumable=True,
-        one_agent=True,
-        gymnasium=True,
-        path=True,
-        unfit_for_search="gives each trial the same returns",
-    )
-    """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
-    `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). If the file has moved,
-    give its new path when you resume the run. None: no demonstrations."""
+    (arXiv 1707.06347); β begins at 1, and is halved or doubled after each update to keep the KL near --desired-kl."""
     ratio: Literal["joint", "per-dimension"] = "joint"
     """The ratio that is clipped. joint: one ratio of the whole action. per-dimension: one of each action dimension
     (DISC, arXiv 1905.02363)."""
@@ -272,35 +257,18 @@ class ObjectiveOptions:
     """Weight of the entropy bonus."""
     anneal_entropy: bool = False
     """Lower the weight of the entropy bonus linearly to 0 over --anneal-steps."""
-    teacher: str | None = option(None, common=True, one_agent=True, path=True)
-    """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
-    contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). The teacher sees
-    the parts of the observation that it was trained with, even those that the actor does not see. None: no teacher."""
-    teacher_coef: float = option(1.0, COEFFICIENT)
-    """Weight of KL(teacher ‖ policy)."""
-    teacher_steps: int | None = option(None, AT_LEAST_1)
-    """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     critic_warmup_steps: int = option(0, COEFFICIENT)
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
     --separate-critic all, and cannot be combined with --auxiliary."""
-    auxiliary: str | None = None
+    auxiliary: str | None = option(None, code=True, only_for_learning=True)
     """`module:factory` of a module that computes an auxiliary loss from the actor's features
     (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""
 
     def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
-        require(
-            (self.objective == "clone") == (self.demonstrations is not None),
-            "--objective clone and --demonstrations need each other; add the other one, or leave both out",
-        )
         if self.objective != "clip":
             unused = f"has no effect with --objective {self.objective}; use --objective clip or leave it out"
             require(self.ratio == "joint", f"--ratio per-dimension {unused}")
-        if self.objective == "distill":
-            require(self.teacher is not None, "--objective distill needs a teacher; add --teacher RUN_DIR")
-            require(
-                self.teacher_steps is None, "--teacher-steps would end the loss of --objective distill; leave it out"
-            )
 
 
 @dataclass(frozen=True)

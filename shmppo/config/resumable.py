@@ -60,12 +60,13 @@ def refusal(run_dir: Path, flags: Sequence[str]) -> str:
 def refuse_other_run(run_dir: Path, config: TrainConfig) -> None:
     """Raise ConfigError if the config.json of a directory has another configuration, apart from the rank.
 
-    Fields that `resume` may change may differ, except the demonstrations.
+    Fields that `resume` may change may differ, except those that name a file.
     """
     stored = load_config(run_dir)
     fields = json.loads(json.dumps(config.to_json()))  # as in config.json, with defaults in place of None
     own = TrainConfig(**fields | {"rank": stored.rank, "ranks": stored.ranks})
-    others = [flag("demonstrations")] * (stored.demonstrations != own.demonstrations)
+    files = fields_with(TrainConfig, resumable=True, path=True)
+    others = [flag(name) for name in files if getattr(stored, name) != getattr(own, name)]
     different = " and ".join(different_fields(stored, own) + others)
     require(not different, f"{run_dir} has a run with another {different}; name another directory")
 

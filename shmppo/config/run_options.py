@@ -80,14 +80,14 @@ class EvaluationOptions:
     """Episodes per evaluation, over all ranks. They have the same seeds in every evaluation."""
     eval_env_kwargs: KeywordArguments = option({}, resumable=True, read_by_schedule=True)
     """Arguments of the environment's constructor in evaluations. They are added to --env-kwargs, or replace them."""
-    eval_opponent: str = option("random", resumable=True, read_by_schedule=True)
+    eval_opponent: str = option("random", resumable=True, read_by_schedule=True, code=True)
     """What plays the agents of --self-play in evaluations: random, or `module:function`, which gets (observation,
     action space, NumPy generator) and returns an action."""
     eval_videos: bool = neutral_option(False, one_agent=True, per_rank=True)
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     best_by: str = neutral_option("return", common=True)
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
-    (of the last 100 training episodes; with --demonstrations, of evaluations), or a column of metrics.csv or eval.csv
+    (of the last 100 training episodes), or a column of metrics.csv or eval.csv
     such as eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of
     training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
     evaluations after each one."""

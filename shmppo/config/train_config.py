@@ -27,8 +27,8 @@ from shmppo.config.checks import flag, integer, require, shown
 from shmppo.config.extensions import added
 from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
-from shmppo.config.option import check_bounds, fields_with
-from shmppo.config.options import MINARI, NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
+from shmppo.config.option import check_bounds, fields_with, traits_of
+from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.removed import without_removed
 from shmppo.config.run_options import EvaluationOptions, ProcessOptions, ReportOptions
 from shmppo.errors import ConfigError, printable
@@ -121,8 +121,8 @@ class TrainConfig(
 
     @property
     def computed_by(self) -> str:
-        """What computes the gradients: "torch" also if it computes only those of --auxiliary, otherwise --kernel."""
-        return self.kernel if self.auxiliary is None else "torch"
+        """What computes the gradients: "torch" also if it computes only those of an extension, otherwise --kernel."""
+        return "torch" if any(kind.uses_torch(self) for kind in EXTENSIONS) else self.kernel
 
     @cached_property
     def recurrent(self) -> bool:
@@ -191,9 +191,14 @@ class TrainConfig(
     @cached_property
     def best_metric(self) -> str:
         """The metric of --best-by."""
-        # Episodes of demonstrations have other returns than the policy.
-        average = "return_mean_100" if self.demonstrations is None else "eval/return"
+        # Recorded episodes have other returns than the policy.
+        average = "return_mean_100" if self.recording is None else "eval/return"
         return average if self.best_by == "return" else self.best_by
+
+    @cached_property
+    def recording(self) -> str | None:
+        """The option that names recorded episodes, if rollouts play them back. None: the policy acts."""
+        return next(filter(None, (kind.recording(self) for kind in EXTENSIONS)), None)
 
     @cached_property
     def reported_info(self) -> list[InfoKey]:
@@ -275,9 +280,10 @@ class TrainConfig(
     def with_absolute_paths(self) -> TrainConfig:
         """Return a copy that names files and directories by absolute paths."""
         absolute: dict[str, Any] = {
-            name: str(user_path(path, flag(name)))
-            for name in fields_with(type(self), path=True)
-            if (path := getattr(self, name)) is not None and not path.startswith(MINARI)
+            field.name: str(user_path(path, flag(field.name)))
+            for field in dataclasses.fields(self)
+            if (traits := traits_of(field)).path and (path := getattr(self, field.name)) is not None
+            if not path.startswith(traits.no_path)
         }
         return dataclasses.replace(self, **absolute)
 
@@ -288,6 +294,10 @@ class TrainConfig(
         """
         resolved = {"env": self.env_id, "hide_obs": self.hidden_indices, "anneal_steps": self.anneal_horizon}
         return dataclasses.asdict(self) | resolved
+
+
+ONLY_FOR_LEARNING: dict[str, Any] = dict.fromkeys(fields_with(TrainConfig, only_for_learning=True))
+"""The options that a trained policy does not need, as it acts with them: None."""
 
 
 def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@ commands that messages tell the user to type."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -14,6 +15,8 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from shmppo.config.checks import flag
+from shmppo.config.option import fields_with, traits_of
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
 from shmppo.utils.files import read_object, short_path
@@ -52,9 +55,9 @@ def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
         found += [NamedCode(name, text) for text in _texts(fields.get(name)) if _NAME_IN_TEXT.match(text)]
     wrappers = [text.partition("(")[0] for text in fields.get("wrappers") or ()]
     found += [NamedCode("wrappers", name) for name in wrappers if ":" in name]
-    functions = [(name, fields.get(name)) for name in ("env_schedule", "network", "auxiliary")]
-    functions += [("eval_opponent", name) for name in (fields.get("eval_opponent"),) if ":" in (name or "")]
-    found += [NamedCode(name, function) for name, function in functions if function is not None]
+    for field in dataclasses.fields(TrainConfig):
+        if traits_of(field).code and fields.get(field.name) not in (None, field.default):
+            found.append(NamedCode(field.name, fields[field.name]))
     return [code for code in found if code.module not in SAFE_MODULES]
 
 
@@ -81,9 +84,12 @@ def trust_flags(modules: Sequence[str]) -> str:
 
 
 def trust_of(run_dir: Path) -> str:
-    """Return the flags --trust that commands for a run need, also for its teacher, each with a space in front."""
+    """Return the flags --trust that commands for a run need, also for its copies of other runs.
+
+    Each has a space in front.
+    """
     modules: set[str] = set()
-    for path in (run_dir, run_dir / "teacher"):  # see `shmppo.runs.teacher.save_teacher`
+    for path in (run_dir, *(run_dir / name for name in fields_with(TrainConfig, copied=True))):
         with suppress(ConfigError, KeyError):  # there is no config.json
             modules.update(modules_of(read_object(path / "config.json", "")["config"]))
     return trust_flags(sorted(modules))

@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
 def make_request(config: TrainConfig, task: EnvSpec, steps: int, *, alone: bool) -> CheckRequest:
     """Return the request to check the environment of a run. Its random numbers are of no other use in the run."""
     seed = int(determinism_check_generator(config.seed, _EPISODES).integers(2**31))
-    task = dataclasses.replace(task, distribution=None, teacher=None)  # type: ignore[arg-type] # they would import torch
+    task = dataclasses.replace(task, distribution=None, added={})  # type: ignore[arg-type] # they would import torch
     return CheckRequest(dataclasses.replace(config, seed=seed), task, steps, alone)
 
 

@@ -1,15 +1,14 @@
-"""Description of an environment: its spaces, its seeding, and its snapshots. A run adds its teacher."""
+"""Description of an environment: its spaces, its seeding, and its snapshots."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.spaces.observations import ObservationSpec
 
-if TYPE_CHECKING:  # they import torch, which stepping an environment does not need
-    from shmppo.models.teacher import Teacher
+if TYPE_CHECKING:  # it imports torch, which stepping an environment does not need
     from shmppo.spaces.distributions import Distribution
 
 
@@ -30,8 +29,8 @@ class EnvSpec:
     inexact_reason: str | None = None
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
     spaces: dict[str, str] = field(default_factory=dict)
-    """The observation space and the action space as text, to compare with those of demonstrations."""
+    """The observation space and the action space as text, to compare with those of recordings."""
     agents: tuple[str, ...] = ()
     """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
-    teacher: Teacher | None = None
-    """The teacher of the run, which sees this environment. None: no teacher, or not loaded yet."""
+    added: dict[str, Any] = field(default_factory=dict)
+    """What extensions add, by a name of their own. It is pickled for each process of a run."""

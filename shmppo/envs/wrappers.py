@@ -137,7 +137,7 @@ class FirstActions(gymnasium.Wrapper):
 class SplitObservation(gymnasium.ObservationWrapper):
     """Splits a vector observation into a Dict of named parts, for --actor-obs and --critic-obs.
 
-    Parts may overlap. One may be the whole vector, for a teacher that was trained without this wrapper.
+    Parts may overlap. One may be the whole vector, for a policy that was trained without this wrapper.
     """
 
     def __init__(self, env: gymnasium.Env, **parts: Sequence[int | None]) -> None:

@@ -15,7 +15,7 @@ Axes: T steps, N rows (environments or all their agents), W workers (at least 1)
 shards, C stored states per row, E episodes of an evaluation, F opponents (0 without --self-play), X = N with several
 agents, otherwise 0. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat vector of all
 parameters, S recurrent state. Per step: Q log_probs (1, or A with --ratio per-dimension), O policy parameters (0 with
---objective clip). Of the teacher: U numbers of recurrent state, V policy parameters (0 without --teacher).
+--objective clip). Extensions have further arrays and axes (`config.extensions`, place `arrays`).
 """
 
 # ruff: noqa: RUF009 (shared returns a dataclasses.field, which is what a dataclass needs)
@@ -82,7 +82,6 @@ class Rollout:
     actions: np.ndarray = collected("f4", "T N A", "actions as sampled, before clipping")
     log_prob: np.ndarray = collected("f4", "T N Q", "log_prob of the action (Q = 1) or of each dimension (Q = A)")
     policy_params: np.ndarray = collected("f4", "T N O", "policy parameters, for the closed-form KL")
-    teacher_params: np.ndarray = collected("f4", "T N V", "policy parameters of the teacher")
     value: np.ndarray = collected("f4", "T N", "V(obs[t])")
     bootstrap: np.ndarray = collected("f4", "T N", "V after a truncated step, and after the last valid step")
     reward: np.ndarray = collected("f8", "T N", "rewards as the environment returned them")
@@ -106,7 +105,6 @@ class Carry:
 
     obs: tuple[np.ndarray, ...] = carried(PER_LEAF, "N", "the current observation")
     state: np.ndarray = carried("f4", "N S", "recurrent state")
-    teacher_state: np.ndarray = collected("f4", "N U", "recurrent state of the teacher")
     first: np.ndarray = carried("?", "N", "the current observation begins an episode")
     episode: np.ndarray = carried("i8", "N", "number of the episode in progress")
     episode_return: np.ndarray = carried("f8", "N", "return of the episode so far")
@@ -185,7 +183,7 @@ class Control:
         WORKER, f"START, {COUNTED}; read at any time", "i8", "W 2", "steps since iteration 0, and all other work"
     )
     """A change shows that the worker is not stalled. The steps are those that were begun. Other work is counted:
-    restored environments and the steps replayed for them, steps of a teacher or an evaluation, and batches of gradient
+    restored environments and the steps replayed for them, steps of evaluations and extensions, and batches of gradient
     shards."""
 
 

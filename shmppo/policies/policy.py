@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmppo.config.train_config import TrainConfig, stored_config
+from shmppo.config.train_config import ONLY_FOR_LEARNING, TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import Options
@@ -38,7 +38,7 @@ class TrainedPolicy:
     """The content of a checkpoint that a policy needs."""
 
     config: TrainConfig
-    """Of the run, but without --auxiliary."""
+    """Of the run, but without the options that only learning needs."""
     task: EnvSpec
     model: ActorCritic
     moments: RunningMoments
@@ -95,7 +95,7 @@ def load_trained(
     run_dir = user_path(run_dir, "run_dir")
     state = load_selected_checkpoint(run_dir, checkpoint)
     fields = stored_config(json.loads(state["config"])).to_json()
-    check_trust(fields | {"auxiliary": None}, run_dir, trust)
+    check_trust(fields | ONLY_FOR_LEARNING, run_dir, trust)
     return trained_from(state, env_kwargs)
 
 
@@ -112,7 +112,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     config = stored_config(json.loads(state["config"])).with_env_kwargs(env_kwargs)
     if config.kernel == "native":  # this machine may have no kernels
         config = replace(config, kernel="auto")
-    config, learner = replace(config, auxiliary=None), dict(state["learner"])
+    config, learner = replace(config, **ONLY_FOR_LEARNING), dict(state["learner"])
     learner["model"] = network_weights(learner["model"])
     task = inspect_task(config)
     if task.agents != config.agents:  # with other arguments, the environment may have more or fewer

@@ -11,6 +11,7 @@ parameters of the network. Per step there are A action dimensions, O policy para
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Protocol
 
@@ -83,11 +84,9 @@ class ShardGradients:
         self._config, self._distribution = config, distribution
         self._progress = np.zeros(1, np.int64) if progress is None else progress
         self._minibatches, self._results = buffers.minibatches, buffers.shard_results
-        rollout, steps = buffers.rollout, config.rollout_steps * config.rows
-        self._states = rollout.sequence_state.reshape(config.state_slots * config.rows, model.state_size)
-        self._actions = rollout.actions.reshape(steps, -1)
-        self._policy_params = rollout.policy_params.reshape(steps, -1)  # of the policy that acted
-        self._teacher_params = rollout.teacher_params.reshape(steps, -1)
+        self._arrays, self._steps = buffers.arrays, config.rollout_steps * config.rows
+        states = buffers.rollout.sequence_state
+        self._states = states.reshape(config.state_slots * config.rows, model.state_size)
         self._network: GradientNetwork
         if network is not None:
             self._network = network
@@ -128,11 +127,9 @@ class ShardGradients:
             coefficients=by_metric(minibatches.coefficients, COEFFICIENT_METRICS),
             params=params,
             values=values,
-            actions=self._actions[index],
             step_targets=minibatches.step_targets[index],
             advantage_scale=minibatches.advantage_scale[epoch, minibatch],
-            policy_params=self._policy_params[index],
-            teacher_params=self._teacher_params[index],
+            rollout=functools.cache(lambda name: self._steps_of(name)[index]),
         )
         by_params, by_values, terms, log_ratios = compute_loss(inputs)
         shard = np.searchsorted(cuts - cuts[0], member, side="right") - 1  # of each row
@@ -145,7 +142,7 @@ class ShardGradients:
             for s, rows in zip(shards, parts, strict=True):
                 at = index[rows]
                 terms[rows, AUXILIARY], by_features[0][rows] = self._auxiliary.compute(
-                    s, features[0][rows], at, self._actions[at], minibatches.step_targets[at, 1], steps
+                    s, features[0][rows], at, self._steps_of("actions")[at], minibatches.step_targets[at, 1], steps
                 )
         self._network.backward(shards, order, bounds, by_params / steps, by_values / steps, *by_features)
         for s, rows in zip(shards, parts, strict=True):
@@ -163,6 +160,10 @@ class ShardGradients:
         index, active, _ = pack_steps(sequences, self._config.rows)
         params, *_ = self._network.forward(active, index, self._initial_states(sequences))
         return params
+
+    def _steps_of(self, name: str) -> np.ndarray:
+        """Return an array of the rollout as [T·N, …]."""
+        return self._arrays[f"rollout.{name}"].reshape(self._steps, -1)
 
     def _initial_states(self, sequences: np.ndarray) -> np.ndarray:
         """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""

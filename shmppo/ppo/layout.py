@@ -37,8 +37,6 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
         "E": len(config.own_eval_episodes),
         "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
         "snapshot": 0 if task.snapshot is None else task.snapshot.bytes,
-        "U": 0 if task.teacher is None else task.teacher.state_size,
-        "V": 0 if config.teacher is None else distribution.num_params,
         "phases": len(PHASES),
         "terms": len(TERMS),
         "coefficients": len(COEFFICIENTS),

@@ -3,8 +3,9 @@
 What is known about a term stands at its place in `TERMS`, and everything else follows: the sizes of shared arrays, the
 loss that processes compute, and the columns of metrics.csv.
 
-To add a term, write a function like `entropy`, append a `Term` to `TERMS`, and declare an option for its coefficient.
-The name of the function is that of the metric, and its docstring is the meaning of the metric in the documentation.
+To add a term, write a function like `entropy`, append a `Term` to `TERMS` here or in the module `terms` of an
+extension, and declare an option for its coefficient. The name of the function is that of the metric, and its docstring
+is the meaning of the metric in the documentation.
 
 Axes: R steps; A action dimensions, O policy parameters, Q log_probs (1, or A with --ratio per-dimension).
 
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
 from shmppo.ppo.schedule import Schedule
@@ -132,16 +134,13 @@ class LossInputs:
     """[R, O], policy parameters."""
     values: np.ndarray
     """[R]"""
-    actions: np.ndarray
-    """[R, A]"""
     step_targets: np.ndarray
     """[R, 3 + Q]: advantage, value target, old value, and old log_prob."""
     advantage_scale: np.ndarray
     """[2], mean of the advantages, and the factor that normalizes them."""
-    policy_params: np.ndarray
-    """[R, O], of the policy that acted. [R, 0] with --objective clip."""
-    teacher_params: np.ndarray
-    """[R, O], of the teacher. [R, 0] without --teacher."""
+    rollout: Callable[[str], np.ndarray]
+    """Returns an array of the rollout at these steps, [R, …], by its name in the shared buffers: "actions" [R, A], or
+    "policy_params" [R, O], of the policy that acted, which have no elements with --objective clip."""
 
     @cached_property
     def advantages(self) -> np.ndarray:
@@ -153,7 +152,7 @@ class LossInputs:
     @cached_property
     def log_prob(self) -> np.ndarray:
         """[R, Q], log π."""
-        log_prob = self.distribution.log_prob(self.params, self.actions)
+        log_prob = self.distribution.log_prob(self.params, self.rollout("actions"))
         return log_prob if self.config.ratio == "per-dimension" else np.add.reduce(log_prob, 1, keepdims=True)
 
     @cached_property
@@ -179,28 +178,36 @@ class LossInputs:
         if self.config.objective == "clip":
             ratio = self.ratios[:, 0] if self.config.ratio == "joint" else exp(self.log_ratio)
             return kl_estimate(self.log_ratio, ratio)
-        return self.distribution.kl(self.policy_params, self.params)
+        return self.distribution.kl(self.rollout("policy_params"), self.params)
 
 
-def _objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
-    config, clip = inputs.config, inputs.config.clip
-    ratios, advantages = inputs.ratios, inputs.advantages
-    if config.objective == "clone":
-        return inputs.log_prob[:, 0], np.ones_like(inputs.values)
-    if config.ratio == "per-dimension":
-        return dimension_clipped_objective(ratios, advantages, clip)
-    if config.objective == "clip":
-        return clipped_objective(ratios[:, 0], advantages, clip)
-    return unclipped_objective(ratios[:, 0], advantages)
+Objective = Callable[[LossInputs], tuple[np.ndarray, np.ndarray]]
+"""Computes an objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
+
+
+def _clip_objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
+    if inputs.config.ratio == "per-dimension":
+        return dimension_clipped_objective(inputs.ratios, inputs.advantages, inputs.config.clip)
+    return clipped_objective(inputs.ratios[:, 0], inputs.advantages, inputs.config.clip)
+
+
+def _penalty_objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
+    return unclipped_objective(inputs.ratios[:, 0], inputs.advantages)
+
+
+OBJECTIVES: dict[str, Objective | None] = {"clip": _clip_objective, "penalty": _penalty_objective}
+"""By value of --objective. None: other terms train the actor."""
+for _module in added("terms"):
+    OBJECTIVES |= _module.OBJECTIVES
 
 
 def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
-    """policy loss, mean over the minibatches of the update; −log π(a|s) with `--objective clone`"""
-    if coefficient:
-        objective, by_log_prob = _objective(inputs)
+    """policy loss, the negative value of `--objective`, mean over the minibatches of the update"""
+    compute = OBJECTIVES[inputs.config.objective]
+    if coefficient and compute:
+        objective, by_log_prob = compute(inputs)
         by_log_prob = -by_log_prob.reshape(len(inputs.params), -1)
-        by_params = inputs.distribution.log_prob_grad(inputs.params, inputs.actions, by_log_prob)
+        by_params = inputs.distribution.log_prob_grad(inputs.params, inputs.rollout("actions"), by_log_prob)
     else:
         objective, by_params = np.zeros_like(inputs.log_ratio), np.zeros_like(inputs.params)
     if inputs.config.objective == "penalty":
@@ -227,7 +234,7 @@ def approx_kl(inputs: LossInputs, coefficient: float) -> TermResult:
     − log ratio (k3), or in closed form with objectives other than `clip`"""
     if inputs.config.objective != "penalty":
         return inputs.kl, None, None
-    gradient = inputs.distribution.kl_grad(inputs.policy_params, inputs.params)
+    gradient = inputs.distribution.kl_grad(inputs.rollout("policy_params"), inputs.params)
     return inputs.kl, gradient * np.float32(coefficient), None
 
 
@@ -236,23 +243,15 @@ def clip_fraction(inputs: LossInputs, _: float) -> TermResult:
     return np.add.reduce(np.abs(inputs.ratios - 1) > inputs.config.clip, 1) / inputs.ratios.shape[1], None, None
 
 
-def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
-    """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
-    if inputs.config.teacher is None:
-        return np.zeros_like(inputs.log_ratio), None, None
-    gradient = inputs.distribution.kl_grad(inputs.teacher_params, inputs.params)
-    divergence = inputs.distribution.kl(inputs.teacher_params, inputs.params)
-    return divergence, gradient * np.float32(coefficient), None
-
-
 def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
     """loss of `--auxiliary`, mean over the minibatches of the update"""
     return np.zeros_like(inputs.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
 
 
 def policy_coef(schedule: Schedule, iteration: int) -> float:
-    """weight of the objective in this iteration: 1, or 0 with `--objective distill` and in the critic's warm-up"""
-    return 0.0 if schedule.config.objective == "distill" else float(schedule.trains_actor(iteration))
+    """weight of the objective in this iteration: 1, or 0 in the critic's warm-up and if only other terms train the
+    actor"""
+    return 0.0 if OBJECTIVES[schedule.config.objective] is None else float(schedule.trains_actor(iteration))
 
 
 def entropy_coef(schedule: Schedule, iteration: int) -> float:
@@ -264,15 +263,6 @@ def entropy_coef(schedule: Schedule, iteration: int) -> float:
 def penalty_coef(schedule: Schedule, iteration: int) -> float:
     """β of `--objective penalty` in this iteration"""
     return schedule.trains_actor(iteration) * schedule.penalty_coef
-
-
-def teacher_coef(schedule: Schedule, iteration: int) -> float:
-    """coefficient of `teacher_kl` in the loss in this iteration"""
-    config = schedule.config
-    if config.teacher is None:
-        return 0.0
-    annealed = schedule.remaining(iteration, config.teacher_steps) if config.teacher_steps else 1.0
-    return schedule.trains_actor(iteration) * config.teacher_coef * annealed
 
 
 class Term(NamedTuple):
@@ -292,8 +282,8 @@ TERMS = (
     Term(entropy, entropy_coef),
     Term(approx_kl, penalty_coef, "policy"),
     Term(clip_fraction, group="policy"),
-    Term(teacher_kl, teacher_coef, "policy"),
     Term(auxiliary_loss),
+    *(Term(*term) for module in added("terms") for term in module.TERMS),
 )
 METRICS = tuple(term.compute.__name__ for term in TERMS)
 """The metric of each term."""

@@ -23,9 +23,10 @@ _START_FIELDS = ("model", "optimizer", "schedule", "obs_moments", "return_moment
 """Keys of `Learner.state`."""
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
-    "ended_length", "ended_info", "bootstrap", "teacher_params",
+    "ended_length", "ended_info", "bootstrap",
 )  # fmt: skip
-"""Fields of `Rollout` in the order in which a step computes them. The observation comes before them."""
+"""Fields of `Rollout` in the order in which a step computes them. The observation comes before them, and what
+extensions add after them."""
 
 
 def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
@@ -80,7 +81,8 @@ class RecordingLearner(Learner):
             written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), episode_ends(rollout))
             names = [leaf.field for leaf in self.model.observation.leaves]
             arrays = dict(zip(names, rollout.obs, strict=True))
-            arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | {"advantages": advantages}
+            arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | rollout.added
+            arrays |= {"advantages": advantages}
             self._record.steps = {name: _compact(array, written.get(name, valid)) for name, array in arrays.items()}
             self._record.update["minibatches"] = _digest(_used_parts(minibatches))
         return super().update(iteration, pool)
@@ -143,7 +145,8 @@ def _used_parts(minibatches: Minibatches) -> Iterator[np.ndarray]:
 def _leaves(value: Any) -> Iterator[np.ndarray]:
     """Yield the arrays and numbers in the state of a learner."""
     if isinstance(value, (Mapping, list, tuple)):
-        for part in value.values() if isinstance(value, Mapping) else value:
+        # A checkpoint of an earlier version may have its arrays in another order.
+        for part in (value[name] for name in sorted(value, key=str)) if isinstance(value, Mapping) else value:
             yield from _leaves(part)
     elif isinstance(value, torch.Tensor):
         yield value.detach().cpu().numpy()

@@ -15,7 +15,6 @@ from shmppo.config.checks import require, shown
 from shmppo.config.resumable import refuse_other_run
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, modules_of, resume_command
-from shmppo.envs.demonstrations import load_demonstrations
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
 from shmppo.lockstep.learner import Learner
@@ -34,8 +33,7 @@ from shmppo.runs.loop import train_iterations
 from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
-from shmppo.runs.start import Start, load_initial_weights, load_teacher
-from shmppo.runs.teacher import save_teacher, with_teacher
+from shmppo.runs.start import Start, load_initial_weights, start_extensions
 from shmppo.sampling.evaluation_opponents import RANDOM, FunctionOpponent
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
@@ -83,9 +81,9 @@ def train(
             name = process_group.gather_objects(config.run_dir or default_name(config))[0]
             config = dataclasses.replace(config, run_dir=str(directory_of(Path(name).absolute(), process_group.rank)))
         with buffer_records() as records:
-            teacher = load_teacher(config, process_group, trusted)
+            extensions = start_extensions(config, process_group, trusted)
             parent = Path.cwd() if config.run_dir is None else Path()
-            start = Start(load_initial_weights(config, process_group), teacher=teacher, parent=parent)
+            start = Start(load_initial_weights(config, process_group), extensions=extensions, parent=parent)
         return _run(process_group, config, start, receivers, make_learner, records)
 
 
@@ -155,21 +153,22 @@ def _run(
             possible = config.self_play is not None or config.eval_opponent == RANDOM
             require(possible, "--eval-opponent needs --self-play; add --self-play, or --eval-opponent random")
             FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
-            if config.demonstrations is not None:
-                load_demonstrations(config, task)  # only to check them
+            if config.recording is not None:
                 task = dataclasses.replace(task, snapshot=None)
             model = build_meta_model(config, task.observation, task.distribution)
             # A run of an older version, which did not record convolutions, keeps its number of gradient shards.
             convolutions = model.convolutional if start.checkpoint is None else config.convolutions
             config = dataclasses.replace(config, kernel=resolve_kernel(config, model), convolutions=convolutions)
-            task = task if start.teacher is None else with_teacher(config, task, start.teacher)
+            for extension in start.extensions:
+                task = extension.complete(config, task)
             fields = run_fields(config, task)
             check_shared_memory(fields)
             start.check(config, task, fields)
             buffers = SharedBuffers(fields, allocate_shared(fields))
             run_dir = start.open_directory(config, stack)
-            if start.teacher is not None:
-                save_teacher(run_dir, start.teacher)
+            with config_error_if_unwritable(run_dir):
+                for extension in start.extensions:
+                    extension.save(run_dir)
         with config_error_if_unwritable(run_dir):
             stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
         stack.enter_context(numeric_modes())

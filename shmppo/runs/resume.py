@@ -17,10 +17,10 @@ from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.loss import coefficients
 from shmppo.ppo.schedule import Schedule
-from shmppo.runs.start import Start, load_teacher
+from shmppo.runs.start import Start, start_extensions
 from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint, saved_iteration
 from shmppo.storage.history import check_metrics
-from shmppo.storage.run_directory import TEACHER, directory_of, fork_name, has_finished
+from shmppo.storage.run_directory import directory_of, fork_name, has_finished
 from shmppo.utils.files import refuse_links
 
 log = logging.getLogger(__name__)
@@ -80,8 +80,8 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         name = request.new_run_dir or process_group.gather_objects(fork_name(request.run_dir, iteration))[0]
         target = directory_of(Path(name).absolute(), process_group.rank)
     config = dataclasses.replace(config, run_dir=str(target)).with_absolute_paths()
-    teacher = load_teacher(config, process_group, request.trust, own / TEACHER)
-    return config, Start(checkpoint=checkpoint, forked_from=own if fork else None, teacher=teacher)
+    extensions = start_extensions(config, process_group, request.trust, own)
+    return config, Start(checkpoint=checkpoint, forked_from=own if fork else None, extensions=extensions)
 
 
 def _load(process_group: ProcessGroup, own: Path, which: str | int | Path) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag_with_value, require
-from shmppo.config.train_config import TrainConfig, stored_config
-from shmppo.config.trust import Trusted, check_trust
+from shmppo.config.extensions import added
+from shmppo.config.train_config import ONLY_FOR_LEARNING, TrainConfig, stored_config
+from shmppo.config.trust import Trusted
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
@@ -54,7 +55,7 @@ class InitialWeights:
             value = getattr(before, name)
             trained = flag_with_value(name, value)
             require(getattr(config, name) == value, f"{where} was trained with {trained}; add this flag")
-        plain = dataclasses.replace(config, auxiliary=None)
+        plain = dataclasses.replace(config, **ONLY_FOR_LEARNING)
         parameters = parameter_shapes(plain, task.observation, task.distribution)
         advice = "that run has another network or other spaces; use its options and an environment with its spaces"
         learner = dict(self.checkpoint["learner"])
@@ -74,31 +75,46 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
     if config.init_from is None:
         return None
     path = Path(config.init_from)
-    return InitialWeights(path, _load_on_all_ranks(path, "--init-from", process_group))
+    return InitialWeights(path, load_on_all_ranks(path, "--init-from", process_group))
 
 
-def load_teacher(
-    config: TrainConfig, process_group: ProcessGroup, trust: Trusted, path: Path | None = None
-) -> dict[str, Any] | None:
-    """Load the checkpoint of the teacher. Return None without --teacher.
+class StartExtension:
+    """The base of START in the module `start` of an extension: what it needs before a run starts."""
 
-    Args:
-        trust: modules of which the teacher's configuration may name code (see `check_trust`).
-        path: directory with the checkpoint. None: what --teacher names.
+    @staticmethod
+    def is_used(config: TrainConfig) -> bool:
+        """Whether a run has the feature."""
+        raise NotImplementedError
 
-    Raises:
-        ConfigError: on all ranks, if a rank finds no checkpoint or other weights than another rank, or if the teacher's
-            configuration names code that is not trusted.
-    """
-    if config.teacher is None:
-        return None
-    path = path or Path(config.teacher)
-    state = _load_on_all_ranks(path, "--teacher", process_group)
-    check_trust(json.loads(state["config"]) | {"auxiliary": None}, path, trust)  # acting does not import --auxiliary
-    return state
+    def __init__(self, config: TrainConfig, process_group: ProcessGroup, trust: Trusted, resumed: Path | None) -> None:
+        """Load what the run needs. Raises ConfigError on all ranks if it cannot be loaded.
+
+        Args:
+            trust: modules of which other runs may name code (see `check_trust`).
+            resumed: directory of the run that continues. None: a new run.
+        """
+
+    def complete(self, config: TrainConfig, task: EnvSpec) -> EnvSpec:
+        """Return the description of the environment with what the processes of the run need (`EnvSpec.added`).
+
+        Raises:
+            ConfigError: if something does not fit the run. Its files and processes do not exist yet.
+        """
+        return task
+
+    def save(self, run_dir: Path) -> None:
+        """Write what a resume needs. Raises OSError if it cannot be written."""
 
 
-def _load_on_all_ranks(path: Path, option: str, process_group: ProcessGroup) -> dict[str, Any]:
+def start_extensions(
+    config: TrainConfig, process_group: ProcessGroup, trust: Trusted, resumed: Path | None = None
+) -> list[StartExtension]:
+    """Make the extensions of a run. For the arguments and errors, see `StartExtension`."""
+    kinds: list[type[StartExtension]] = [module.START for module in added("start")]
+    return [kind(config, process_group, trust, resumed) for kind in kinds if kind.is_used(config)]
+
+
+def load_on_all_ranks(path: Path, option: str, process_group: ProcessGroup) -> dict[str, Any]:
     """Load a checkpoint file, or the newest checkpoint of a run, which must have the same weights on all ranks."""
     with process_group.config_errors_on_all_ranks():
         run_dir, which = (path.parent, path) if path.is_file() else (path, "last")
@@ -124,8 +140,8 @@ class Start:
     """Content of the checkpoint to resume. None: a new run."""
     forked_from: Path | None = None
     """Directory of the resumed run, if the run continues in a new directory. None: it continues in its directory."""
-    teacher: dict[str, Any] | None = None
-    """Content of the teacher's checkpoint. None: no teacher."""
+    extensions: Sequence[StartExtension] = ()
+    """What extensions have loaded."""
     parent: Path = Path()
     """Working directory when a run without --run-dir was started. Later, code of an environment may call chdir."""
 

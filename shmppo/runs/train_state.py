@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmppo.config.checks import shown
+from shmppo.config.checks import flag, shown
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import EnvSpec
@@ -73,11 +73,11 @@ class TrainState:
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(config.reported_info)
-        replayed = config.demonstrations is not None or (task.seeding == "episode" and task.snapshot is None)
+        replayed = config.recording is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.env_rows)
-        teacher_by = "native" if task.teacher is None else task.teacher.config.kernel
-        self._computed_by = "torch" if "torch" in (config.computed_by, teacher_by) else "native"
+        by_torch = config.computed_by == "torch" or any(feature.uses_torch for feature in features)
+        self._computed_by = "torch" if by_torch else "native"
         if task.inexact_reason is not None:
             self.mark_inexact(task.inexact_reason)
 
@@ -96,8 +96,9 @@ class TrainState:
         """Mark an episode as lost whose environment could not be restored, and the run as inexact."""
         (episode,) = self.actions.episodes(range(row, row + 1))
         self.actions.mark_lost(row)
-        if self._config.demonstrations is not None and episode.actions is not None:
-            self.mark_inexact("an episode could not be continued, because --demonstrations has other content")
+        recording = self._config.recording
+        if recording is not None and episode.actions is not None:
+            self.mark_inexact(f"an episode could not be continued, because {flag(recording)} has other content")
             return
         env_index = row // self._config.env_rows
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")

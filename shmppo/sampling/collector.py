@@ -18,7 +18,6 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.backends import make_range
-from shmppo.envs.demonstrations import PlaybackVectorEnv
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import EnvSpec
@@ -29,7 +28,6 @@ from shmppo.sampling.actor import Actor
 from shmppo.sampling.extension import used_extensions
 from shmppo.sampling.idle_steps import leave_out_idle_steps
 from shmppo.sampling.opponents import Opponents
-from shmppo.sampling.teacher import TeacherActor
 from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
@@ -151,8 +149,6 @@ class Collector:
         self._params = np.zeros((config.rollout_steps, count, task.distribution.num_params), np.float32)
         self._sequences = SequenceStarts(config, count)
         self._extensions = used_extensions(config, task, buffers, envs, columns, progress[1:])
-        teacher = task.teacher
-        self._teacher = TeacherActor(teacher, task.distribution, count, columns.start) if teacher else None
         self._normalized = task.observation.normalized_slices if config.normalize_obs else []
         self._opponents: Opponents | None = None
         if isinstance(self._envs, AgentsVectorEnv) and config.self_play is not None:
@@ -194,7 +190,7 @@ class Collector:
     def _to_restore(self, episode: EpisodeInProgress, carry: Carry) -> EpisodeToRestore:
         """Describe an episode in progress for the environments."""
         n, actions = episode.env_index, None
-        seeded = self._task.seeding == "episode" or self._config.demonstrations is not None
+        seeded = self._task.seeding == "episode" or self._config.recording is not None
         if episode.actions is not None and seeded:
             actions = self._task.distribution.to_env(episode.actions)
         snapshot = None if self._task.snapshot is None else carry.snapshot[n]
@@ -247,9 +243,6 @@ class Collector:
                 self._end_episodes(t, ended, timer)
         timer.switch("inference")
         self._finish_rollout(iteration, t + 1)
-        if self._teacher is not None:
-            before, after = (self._buffers.carries[i % 2].teacher_state[self._own] for i in (iteration, iteration + 1))
-            after[:] = self._teacher.act(rollout, t + 1, before, self._progress[1:])
         timer.switch("other")
         self._write_carry(self._buffers.carries[(iteration + 1) % 2], self._own)
         self._buffers.control.finished_rollouts[self._own] = iteration + 1
@@ -330,8 +323,6 @@ class Collector:
             array[valid_steps:] = 0
         for extension in self._extensions:
             extension.end_rollout(rollout, iteration, valid_steps)
-        if isinstance(self._envs, PlaybackVectorEnv):
-            rollout.actions[:valid_steps] = self._envs.take_actions()
         if self._config.objective != "clip":
             rollout.policy_params[:] = self._params
         for i in range(len(self._first)):

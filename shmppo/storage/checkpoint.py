@@ -283,5 +283,5 @@ def check_learner(
     """
     check_shapes("parameter", learner["model"], parameters, **context)
     for name, size in (("obs_moments", obs_size), ("return_moments", 1)):
-        if name in learner:  # a teacher has no rewards
+        if name in learner:  # a policy that only acts has no rewards
             check_shapes(name, learner[name], {"count": (), "mean": (size,), "m2": (size,)}, **context)

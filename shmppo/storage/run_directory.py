@@ -36,8 +36,6 @@ EVALUATIONS, VIDEOS = "eval.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
 OPPONENTS = "opponents"
 """Directory with earlier weights, against which the policy plays (--self-play)."""
-TEACHER = "teacher"
-"""Directory with the checkpoint of the run's teacher."""
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,14 @@ import json
 import shutil
 from pathlib import Path
 
-from shmppo.config.train_config import stored_config
+from shmppo.config.option import fields_with
+from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY, TEACHER
+from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY
 from shmppo.tools.verify import read_run
 from shmppo.utils.files import read_object, replaced_file, user_path, write_json
 
@@ -45,7 +46,8 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     target = user_path(out or run_dir / "policy", "--out")
     state = load_selected_checkpoint(run_dir, checkpoint)
     config = stored_config(json.loads(state["config"])).to_json() | {"run_dir": None, "stop_at_iteration": None}
-    config["teacher"] = config["teacher"] and TEACHER  # its copy
+    copies = [name for name in fields_with(TrainConfig, copied=True) if config[name] is not None]
+    config |= {name: name for name in copies}
     learner = {name: state["learner"][name] for name in ("model", "obs_moments", "return_moments")}
     content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}
     described = read_object(run_dir / CONFIG, "restore it") | {"config": config}
@@ -63,8 +65,8 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
         target.mkdir(parents=True)
         with replaced_file(target / NAME) as temporary:
             write_checkpoint(temporary, content)
-        if config["teacher"]:
-            shutil.copytree(run_dir / TEACHER, target / TEACHER)
+        for name in copies:
+            shutil.copytree(run_dir / name, target / name)
         write_json(target / CONFIG, described)
         write_json(target / SUMMARY, summary)
         with open(target / METRICS, "w", newline="") as file:

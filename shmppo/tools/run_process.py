@@ -142,7 +142,7 @@ class RunPool(Generic[Run]):
 
         Args:
             jobs: most runs at the same time. None, or more than there are cores: one per core.
-            trust: modules of which a run may import code, for example that of its teacher.
+            trust: modules of which a run may import code, although only another run names it.
         """
         self._flags = trust_flags(trust).split()
         self.running: list[Run] = []

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shmppo.config.checks import require
+from shmppo.config.checks import flag, require
 from shmppo.config.info_keys import PREFIX
+from shmppo.config.option import fields_with
 from shmppo.config.resumable import different_fields
 from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig, stored_config
@@ -26,7 +27,7 @@ from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, firs
 from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import METRICS, TEACHER
+from shmppo.storage.run_directory import METRICS
 from shmppo.utils.files import complete_rows, refuse_links, short_path
 
 COMPARED = (WEIGHTS_HASH, *(name for name in GLOSSARY if name in DECISIVE))
@@ -118,8 +119,8 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
     digests = weights | state_digests(state)
     config = stored_config(json.loads(state["config"]))
-    if config.demonstrations is not None and "carry" in state:
-        digests["demonstrations"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all demonstrations
+    if config.recording is not None and "carry" in state:
+        digests["recording"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all recorded episodes
     reasons, checked = state["inexact_reasons"], state.get("checked", False)
     return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state["initial_weights"])
 
@@ -295,8 +296,9 @@ def _execute(
     with tempfile.TemporaryDirectory(prefix="shmppo-verify-") as directory:
         target = Path(directory) / "run"
         if start is None:
-            teacher = str(files.run_dir / TEACHER) if later.teacher is not None else None
-            config = dataclasses.replace(later, run_dir=str(target), teacher=teacher, **changes)
+            copied = fields_with(TrainConfig, copied=True)
+            changes |= {name: str(files.run_dir / name) for name in copied if getattr(later, name) is not None}
+            config = dataclasses.replace(later, run_dir=str(target), **changes)
             weights = load_initial_weights(config, SINGLE_PROCESS)
             require(
                 weights is None or weights.record() == files.newest.initial_weights,
@@ -310,7 +312,8 @@ def _execute(
         again = read_run(target)
     if again.last_iteration < end:
         raise KeyboardInterrupt
-    recorded, found = (one.newest.digests.get("demonstrations") for one in (files, again))
-    changed = f"--demonstrations {later.demonstrations} has changed since {files.run_dir} was trained; restore it"
-    require(recorded in (None, found), changed)
+    if later.recording is not None:
+        recorded, found = (one.newest.digests.get("recording") for one in (files, again))
+        named = f"{flag(later.recording)} {getattr(later, later.recording)}"
+        require(recorded in (None, found), f"{named} has changed since {files.run_dir} was trained; restore it")
     return {iteration: row for iteration, row in again.rows.items() if iteration > first}, again.newest.digests

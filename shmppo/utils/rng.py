@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _DEMONSTRATIONS, _SEATS, _OPPONENTS = range(6)
+_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _PLAYBACK, _SEATS, _OPPONENTS = range(6)
 
 
 def _philox(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
@@ -64,9 +64,9 @@ def minibatch_generator(run_seed: int, rank: int, iteration: int, epoch: int) ->
     return _philox(run_seed, rank, _MINIBATCHES, epoch, iteration)
 
 
-def demonstration_generator(run_seed: int, env_index: int, epoch: int) -> np.random.Generator:
-    """Return the generator of the order in which one environment plays all demonstrations for the n-th time."""
-    return _philox(run_seed, env_index, _DEMONSTRATIONS, epoch, 0)
+def playback_generator(run_seed: int, env_index: int, epoch: int) -> np.random.Generator:
+    """Return the generator of the order in which one environment plays all recorded episodes for the n-th time."""
+    return _philox(run_seed, env_index, _PLAYBACK, epoch, 0)
 
 
 def seat_generator(run_seed: int, env_index: int, episode: int) -> np.random.Generator:

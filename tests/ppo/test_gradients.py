@@ -133,21 +133,21 @@ def plain_terms(
             errors = torch.max(errors, (near - target).square())
         teacher_kl = auxiliary = torch.zeros(length, dtype=torch.float64)
         if config.teacher is not None:
-            teacher = torch_distribution(distribution, torch.from_numpy(rollout.teacher_params[span, n].copy()))
+            teacher = torch_distribution(distribution, torch.from_numpy(rollout.added["teacher_params"][span, n].copy()))
             teacher_kl = kl_divergence(teacher, policy)
         if model.auxiliary is not None:
             features = model.features(obs, state)[0][0][:, 0]
             auxiliary = model.auxiliary(features, [leaf[:, 0] for leaf in obs], actions, target)
         actor = 0.0 if config.critic_warmup_steps or config.objective == "distill" else 1.0
         entropy = policy.entropy() + (np.log(4.0) if config.distribution == "beta" else 0.0)  # actions in −2 … 2
-        terms = [-actor * objective, errors / 2, entropy, kl, clipped, teacher_kl, auxiliary]
+        terms = [-actor * objective, errors / 2, entropy, kl, clipped, auxiliary, teacher_kl]
         total = total + torch.stack([term.sum() for term in terms])
     return total
 
 
 def loss_of(config: TrainConfig, terms: Tensor) -> Tensor:
     """The loss, given the terms."""
-    policy, value, entropy, _, _, teacher_kl, auxiliary = terms
+    policy, value, entropy, _, _, auxiliary, teacher_kl = terms
     actor = 0.0 if config.critic_warmup_steps else 1.0
     entropy_coef = 0.0 if config.objective == "distill" else config.entropy_coef
     by_actor = policy - actor * entropy_coef * entropy + actor * config.teacher_coef * teacher_kl
@@ -180,7 +180,7 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
     buffers, learner, pool = sampled(config)
     learner.schedule.penalty_coef = PENALTY_COEF
     learner.set_rates(0)
-    buffers.rollout.teacher_params[:] = np.random.default_rng(0).standard_normal(buffers.rollout.teacher_params.shape)
+    buffers.rollout.added["teacher_params"][:] = np.random.default_rng(0).standard_normal(buffers.rollout.added["teacher_params"].shape)
     advantages = planned(buffers, learner)
     old_model = in_float64(learner.model)
     with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1

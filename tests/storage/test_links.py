@@ -299,8 +299,8 @@ def test_plots_and_tables_of_runs_escape_what_files_contain(
 
 
 def test_arrays_of_demonstrations_are_checked_before_they_are_read(tmp_path: Path) -> None:
-    from shmppo.envs.demonstrations import DemonstrationRecorder, load_demonstrations
     from shmppo.envs.inspection import inspect_task
+    from shmppo.extensions.teaching.demonstrations import DemonstrationRecorder, load_demonstrations
 
     path = tmp_path / "recorded.npz"
     config = TrainConfig(**SMALL | {"objective": "clone", "demonstrations": str(path)})

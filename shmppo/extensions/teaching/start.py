@@ -1,5 +1,4 @@
-"""The teacher of a run: check that it fits the run, and keep a copy in the run directory, so that resuming and
-verifying do not need the directory that --teacher names."""
+"""What a run needs of its teacher or demonstrations before it starts."""
 
 from __future__ import annotations
 
@@ -10,15 +9,55 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import require
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import ONLY_FOR_LEARNING, TrainConfig
+from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.spec import EnvSpec
+from shmppo.extensions.teaching.demonstrations import load_demonstrations
+from shmppo.extensions.teaching.options import TeachingOptions
+from shmppo.extensions.teaching.teacher import Teacher
 from shmppo.models.native import resolve_kernel
-from shmppo.models.teacher import Teacher
+from shmppo.parallel.process_group import ProcessGroup
 from shmppo.policies.policy import TrainedPolicy, input_names, trained_from
+from shmppo.runs.start import StartExtension, load_on_all_ranks
 from shmppo.storage.checkpoint import NAME
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.run_directory import CONFIG, TEACHER, config_error_if_unwritable
+from shmppo.storage.run_directory import CONFIG
 from shmppo.utils.files import replaced_file, write_json
+
+DIRECTORY = "teacher"
+"""The copy of the teacher in the run directory, so that resuming and verifying do not need what --teacher names."""
+
+
+class TaughtStart(StartExtension):
+    """Loads the teacher, and checks that it fits the run, as the demonstrations must, too."""
+
+    @staticmethod
+    def is_used(config: TrainConfig) -> bool:
+        options = TeachingOptions.of(config)
+        return options.teacher is not None or options.demonstrations is not None
+
+    def __init__(self, config: TrainConfig, process_group: ProcessGroup, trust: Trusted, resumed: Path | None) -> None:
+        """Load the checkpoint of the teacher.
+
+        Raises:
+            ConfigError: on all ranks, if a rank finds no checkpoint or other weights than another rank, or if the
+                teacher's configuration names code that is not trusted.
+        """
+        self._state: dict[str, Any] | None = None
+        teacher = TeachingOptions.of(config).teacher
+        if teacher is not None:
+            path = Path(teacher) if resumed is None else resumed / DIRECTORY
+            self._state = load_on_all_ranks(path, "--teacher", process_group)
+            check_trust(json.loads(self._state["config"]) | ONLY_FOR_LEARNING, path, trust)
+
+    def complete(self, config: TrainConfig, task: EnvSpec) -> EnvSpec:
+        if TeachingOptions.of(config).demonstrations is not None:
+            load_demonstrations(config, task)  # only to check them
+        return task if self._state is None else with_teacher(config, task, self._state)
+
+    def save(self, run_dir: Path) -> None:
+        if self._state is not None:
+            save_teacher(run_dir, self._state)
 
 
 def with_teacher(config: TrainConfig, task: EnvSpec, state: dict[str, Any]) -> EnvSpec:
@@ -31,7 +70,7 @@ def with_teacher(config: TrainConfig, task: EnvSpec, state: dict[str, Any]) -> E
     Raises:
         ConfigError: if the teacher has other actions, or if the run lacks an observation that the teacher needs.
     """
-    trained, where = trained_from(state), f"--teacher {config.teacher}"
+    trained, where = trained_from(state), f"--teacher {TeachingOptions.of(config).teacher}"
     # Pickled distributions are equal if their types, sizes, and bounds are.
     actions = {pickle.dumps((one.distribution, one.observation.has_mask)) for one in (trained.task, task)}
     same = "action space, --action-masks, --distribution, --squash-actions, --std, --log-std-init, and --log-std-min"
@@ -46,7 +85,8 @@ def with_teacher(config: TrainConfig, task: EnvSpec, state: dict[str, Any]) -> E
     own = dataclasses.replace(own, kernel=resolve_kernel(own, trained.model))
     weights = {name: tensor.numpy() for name, tensor in trained.model.state_dict().items()}
     statistics, size = (trained.obs_mean, trained.obs_scale), trained.model.state_size
-    return dataclasses.replace(task, teacher=Teacher(own, trained.task.observation, sources, weights, statistics, size))
+    teacher = Teacher(own, trained.task.observation, sources, weights, statistics, size)
+    return dataclasses.replace(task, added=task.added | {"teacher": teacher})
 
 
 def _source(index: int, trained: TrainedPolicy, config: TrainConfig, task: EnvSpec, where: str) -> int:
@@ -65,15 +105,12 @@ def _source(index: int, trained: TrainedPolicy, config: TrainConfig, task: EnvSp
 
 
 def save_teacher(run_dir: Path, state: dict[str, Any]) -> None:
-    """Write what a teacher's checkpoint contains of its policy to the directory `teacher` of a run.
+    """Write what a teacher's checkpoint contains of its policy. Raises OSError if it cannot be written."""
+    learner, own = {name: state["learner"][name] for name in ("model", "obs_moments")}, run_dir / DIRECTORY
+    own.mkdir(exist_ok=True)
+    write_json(own / CONFIG, {"config": json.loads(state["config"]) | ONLY_FOR_LEARNING})
+    with replaced_file(own / NAME) as temporary:
+        write_checkpoint(temporary, {name: state[name] for name in ("config", "iteration")} | {"learner": learner})
 
-    Raises:
-        ConfigError: if it cannot be written.
-    """
-    learner = {name: state["learner"][name] for name in ("model", "obs_moments")}
-    with config_error_if_unwritable(run_dir):
-        (run_dir / TEACHER).mkdir(exist_ok=True)
-        config = json.loads(state["config"]) | {"auxiliary": None}  # which acting does not import
-        write_json(run_dir / TEACHER / CONFIG, {"config": config})
-        with replaced_file(run_dir / TEACHER / NAME) as temporary:
-            write_checkpoint(temporary, {name: state[name] for name in ("config", "iteration")} | {"learner": learner})
+
+START = TaughtStart

@@ -15,10 +15,10 @@ from public_helpers import exit_code
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.demonstrations import DemonstrationRecorder, PlaybackVectorEnv, load_demonstrations
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import FIRST_INDEX, EpisodeToRestore
 from shmppo.errors import ConfigError
+from shmppo.extensions.teaching.demonstrations import DemonstrationRecorder, PlaybackVectorEnv, load_demonstrations
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.launch import train
 from shmppo.utils.rng import episode_seed

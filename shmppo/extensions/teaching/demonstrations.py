@@ -29,7 +29,6 @@ import numpy as np
 
 from shmppo.config.checks import require, shown
 from shmppo.config.info_keys import InfoKey
-from shmppo.config.options import MINARI
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
@@ -37,8 +36,9 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, VectorEnv
 from shmppo.envs.wrappers import batch_actions, is_allowed
 from shmppo.errors import ConfigError, EnvError
+from shmppo.extensions.teaching.options import MINARI, TeachingOptions
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
-from shmppo.utils.rng import demonstration_generator
+from shmppo.utils.rng import playback_generator
 
 OUTCOMES = ("rewards", "terminated", "truncated")
 """Names of the arrays that `VectorEnv.step` writes."""
@@ -102,7 +102,7 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         self._path = user_path(path, "path")
         make_parent_directory(self._path, "path")
-        cloning = replace(config, objective="clone", demonstrations=str(path))
+        cloning = TrainConfig(**config.fields() | {"objective": "clone", "demonstrations": str(path)})
         self._task = inspect_task(cloning)
         # This refuses several agents. The episodes are recorded as the environment returns them.
         self._config = replace(cloning, agents=self._task.agents, hide_obs=())
@@ -182,7 +182,7 @@ def load_demonstrations(config: TrainConfig, task: EnvSpec) -> dict[str, np.ndar
     Raises:
         ConfigError: if they cannot be read, or if they do not fit the environment or the options of the run.
     """
-    name = str(config.demonstrations)
+    name = str(TeachingOptions.of(config).demonstrations)
     try:
         if name.startswith(MINARI):
             return _from_minari(name.removeprefix(MINARI), config, task)
@@ -243,7 +243,7 @@ def _from_minari(dataset_id: str, config: TrainConfig, task: EnvSpec) -> dict[st
 
 def _check(about: dict[str, Any], config: TrainConfig, task: EnvSpec) -> None:
     """Raise ConfigError if demonstrations with this description do not fit a run."""
-    where = f"--demonstrations {config.demonstrations}"
+    where = f"--demonstrations {TeachingOptions.of(config).demonstrations}"
     for key, wanted in _required(config, task).items():
         require(about[key] == wanted, f"{where} has {key} {about[key]}, but the run has {wanted}; use the same")
     hidden = sorted(set(about["hide_obs"]) - set(config.hidden_indices))
@@ -272,7 +272,7 @@ class PlaybackVectorEnv(VectorEnv):
         self._begin_episode(i, episode)
         self.hashes[i] = self._hash
         epoch, position = divmod(episode, len(self._begins))
-        generator = demonstration_generator(self._seed, self._first_env + self.handles[i].index, epoch)
+        generator = playback_generator(self._seed, self._first_env + self.handles[i].index, epoch)
         self._recorded[i] = generator.permutation(len(self._begins))[position]
         self._next[i] = self._begins[self._recorded[i]] + steps
         self._observe([i])

@@ -21,10 +21,10 @@ from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.extensions.teaching.start import with_teacher
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_trained
 from shmppo.runs.launch import resume, train
-from shmppo.runs.teacher import with_teacher
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.collector import Collector
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
@@ -64,7 +64,7 @@ def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
     buffers, learner = published(config, task)
     collector = Collector(config, task, learner.model, buffers, range(4), np.zeros(2, np.int64))
     collector.start()
-    policy, states = load_policy(source), np.zeros((4, buffers.carries[0].teacher_state.shape[1]), np.float32)
+    policy, states = load_policy(source), np.zeros((4, buffers.carries[0].added["teacher_state"].shape[1]), np.float32)
     trained, seen = load_trained(source), np.zeros((1, 4), np.float32)
     actor = Actor(trained.config, trained.model, trained.task.distribution, [seen], low=0)
     actor.load(trained.obs_mean, trained.obs_scale)
@@ -80,9 +80,9 @@ def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
             _, states[n] = policy.act(rollout.obs[0][t, n], state)
             actor.act(None)
             np.testing.assert_array_equal(actor.states[0], states[n])
-            np.testing.assert_allclose(rollout.teacher_params[t, n], actor.params[0], rtol=1e-5, atol=1e-5)
-            assert kernel == "torch" or np.array_equal(rollout.teacher_params[t, n], actor.params[0])
-        np.testing.assert_allclose(buffers.carries[(iteration + 1) % 2].teacher_state, states, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(rollout.added["teacher_params"][t, n], actor.params[0], rtol=1e-5, atol=1e-5)
+            assert kernel == "torch" or np.array_equal(rollout.added["teacher_params"][t, n], actor.params[0])
+        np.testing.assert_allclose(buffers.carries[(iteration + 1) % 2].added["teacher_state"], states, rtol=1e-5, atol=1e-5)
     assert episodes > 8
     collector.close()
 
