@@ -9,6 +9,8 @@ something:
 - `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
 - `start`: START, a class with what is loaded and checked before a run starts (`runs.start.StartExtension`).
 - `terms`: TERMS, further terms of the loss, and OBJECTIVES, further values of --objective (`ppo.loss`).
+- `feature_loss`: NAME and MODULE, a module beside the network with a loss of the actor's features, and GRADIENTS, which
+  computes it (`ppo.gradients.FeatureLoss`).
 - `metrics`: GROUP, GLOSSARY, and `columns`, further columns of metrics.csv (`loggers.metrics`).
 - `files`: TABLES and DIRECTORIES, further files of a run, which belong to iterations (`storage.history`).
 - `feature`: FEATURE, a class with what happens in the learner's process (`lockstep.feature`).

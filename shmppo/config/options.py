@@ -141,8 +141,8 @@ class NetworkOptions:
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
     init_from: str | None = option(None, common=True, path=True)
     """Directory of a run, or a checkpoint file, whose weights and normalizers the new run starts from. On the command
-    line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters,
-    random numbers, and the module of --auxiliary start anew. None: random initial weights."""
+    line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters, and
+    random numbers start anew. None: random initial weights."""
     separate_critic: Literal["none", "core", "all"] = "none"
     """Which layers the critic has of its own. none: its head; actor and critic share the encoder and the core. core:
     also its core; they share the encoder. all: its encoder and its core."""
@@ -259,10 +259,7 @@ class ObjectiveOptions:
     """Lower the weight of the entropy bonus linearly to 0 over --anneal-steps."""
     critic_warmup_steps: int = option(0, COEFFICIENT)
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
-    --separate-critic all, and cannot be combined with --auxiliary."""
-    auxiliary: str | None = option(None, code=True, only_for_learning=True)
-    """`module:factory` of a module that computes an auxiliary loss from the actor's features
-    (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""
+    --separate-critic all."""
 
     def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

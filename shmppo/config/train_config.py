@@ -389,9 +389,9 @@ def _check(config: TrainConfig) -> None:
 
 def _check_combinations(c: TrainConfig) -> None:
     require(
-        not c.critic_warmup_steps or (c.separate_critic == "all" and c.auxiliary is None),
-        "--critic-warmup-steps needs --separate-critic all and no --auxiliary, because "
-        "otherwise the policy would change, too; change these flags, or leave it out",
+        not c.critic_warmup_steps or c.separate_critic == "all",
+        "--critic-warmup-steps needs --separate-critic all, because otherwise the policy would change, too; add it, or "
+        "leave out --critic-warmup-steps",
     )
 
 

@@ -14,11 +14,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
 from shmppo.models.encoders import encoders_of, orthogonal, orthogonal_
-from shmppo.models.user_module import AuxiliaryLoss, CustomNetwork
+from shmppo.models.user_module import CustomNetwork
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import STATE_KEY, Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
@@ -27,8 +28,8 @@ from shmppo.utils.torch_utils import ALIGNMENT
 # with another alignment.
 _ALIGNED_FLOATS = ALIGNMENT // 4
 
-AUXILIARY = "auxiliary."
-"""Beginning of the names of the parameters of `ActorCritic.auxiliary`."""
+NETWORK = ("trunks", "policy_head", "value_head", "log_std")
+"""The parts of `ActorCritic` that belong to the network. Extensions add others."""
 
 Observations = Sequence[Tensor]
 """One tensor per leaf of the observation. Vectors are normalized, all other leaves are as stored."""
@@ -120,7 +121,7 @@ class ActorCritic(nn.Module):
         inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
         shares_encoder: whether both trunks use the encoders of the first one.
         value_head: None if the network is only for acting, and has no critic.
-        auxiliary: computes the auxiliary loss (--auxiliary). None: there is none.
+        has_feature_loss: whether an extension adds a module that computes a loss of the actor's features.
     """
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
@@ -139,9 +140,11 @@ class ActorCritic(nn.Module):
         self.value_head: nn.Linear | None = orthogonal(nn.Linear(self.trunk_list[-1].features, 1), 1.0)
         free = distribution.num_params - distribution.num_outputs
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
-        self.auxiliary: AuxiliaryLoss | None = None
-        if config.auxiliary is not None:
-            self.auxiliary = AuxiliaryLoss(config, leaves, self.trunk_list[0].features, distribution.action_size)
+        losses = [one for one in added("feature_loss") if one.MODULE.is_used(config)]
+        self.has_feature_loss = bool(losses)
+        for one in losses:
+            made = one.MODULE(config, leaves, self.trunk_list[0].features, distribution.action_size)
+            self.add_module(one.NAME, made)
 
     @property
     def state_size(self) -> int:
@@ -156,8 +159,8 @@ class ActorCritic(nn.Module):
 
     @property
     def network_parameters(self) -> list[nn.Parameter]:
-        """All parameters but those of `auxiliary`, which come last."""
-        return [parameter for name, parameter in self.named_parameters() if not name.startswith(AUXILIARY)]
+        """All parameters but those of extensions, which come last."""
+        return [parameter for name, parameter in self.named_parameters() if name.partition(".")[0] in NETWORK]
 
     @property
     def convolutional(self) -> bool:
@@ -262,8 +265,8 @@ def move_parameters(model: nn.Module, flat: Tensor, *, keep: bool) -> None:
 
 
 def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a state dict without those of `ActorCritic.auxiliary`."""
-    return {name: tensor for name, tensor in state.items() if not name.startswith(AUXILIARY)}
+    """Return the weights of a state dict without those of extensions."""
+    return {name: tensor for name, tensor in state.items() if name.partition(".")[0] in NETWORK}
 
 
 def weights_sha256(tensors: Iterable[Tensor]) -> str:

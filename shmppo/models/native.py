@@ -61,7 +61,7 @@ class NativeNetwork:
         values: [R, 1], an output.
         by_params: [R, P], the derivative of the loss with respect to `params`, an input of `backward`.
         by_values: [R, 1], that with respect to `values`.
-        outputs: `params`, `values` as [R], and if there is a `backward` for --auxiliary, the actor's features [R, F],
+        outputs: `params`, `values` as [R], and for the `backward` of a loss of features, those of the actor [R, F],
             each with its derivative. `backward` overwrites that of the features.
     """
 
@@ -127,7 +127,7 @@ class NativeNetwork:
         if model.value_head is not None:
             builder.linear(features[-1], model.value_head, out=self.values)
         self.outputs = [(self.params, self.by_params), (self.values[:, 0], self.by_values[:, 0])]
-        if self._gradients is not None and model.auxiliary is not None:
+        if self._gradients is not None and model.has_feature_loss:
             self.outputs.append((features[0], builder.derivatives_to_add_to(features[0])))
 
     def load(self) -> None:

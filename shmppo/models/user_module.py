@@ -1,4 +1,4 @@
-"""Modules of the user: networks (--network) and auxiliary losses (--auxiliary).
+"""Modules of the user, such as networks (--network).
 
 An option names the factory that makes the module, as `module:factory`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from shmppo.spaces.observations import Leaf
 from shmppo.utils.user_code import describe_error, user_traceback
 
 _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
-_PROBE_ROWS = 8  # R of the forward pass that checks a new auxiliary loss
 
 
 class UserModule(nn.Module, ABC):
@@ -199,38 +198,3 @@ class CustomNetwork(UserModule):
         first = torch.cat([starts, starts.new_zeros(steps - 1, sequences)])
         features, after = self.module(inputs, first, state)
         return features.float(), after  # float64 constants may have changed their type
-
-
-class AuxiliaryLoss(UserModule):
-    """The user's module that maps the features of steps to losses.
-
-    `factory(shapes, config, features, actions)` returns an `nn.Module`. `shapes` maps the name of each observation leaf
-    ("obs", or "obs/camera") to the shape of one network input, `features` is F, the width of the actor's features, and
-    `actions` is A, the size of an action. `forward(features, obs, actions, returns)` returns the loss of each step [R].
-
-    Arguments of `forward`, for the R steps of one gradient shard:
-
-    - `features`: float32 [R, F], what the actor's policy head reads. The gradient of the loss flows into them.
-    - `obs`: maps each leaf name to float32 [R, *shape]. Vectors are normalized, codes are one-hot, and images are
-      [channels, height, width] in 0 … 1. Parts that --actor-obs or --critic-obs leave out are included.
-    - `actions`: float32 [R, A], as sampled, before clipping or squashing. A Discrete action is one index.
-    - `returns`: float32 [R], the targets of the value loss.
-
-    The update adds the mean of these losses over the steps of a minibatch to its own loss. The rules for parameters,
-    buffers, and randomness are those of `CustomNetwork`.
-    """
-
-    option = "auxiliary"
-
-    def _check(self, config: TrainConfig) -> None:
-        """Check the parameters and a forward pass. Raises ConfigError."""
-        width, actions = self._sizes
-        features = torch.ones(_PROBE_ROWS, width, requires_grad=True)
-        others = torch.zeros(_PROBE_ROWS, actions), torch.zeros(_PROBE_ROWS)
-        self._check_forward(
-            lambda stored: [self(features, stored, *others)], (_PROBE_ROWS,), [(_PROBE_ROWS,)], "losses", [features]
-        )
-
-    def forward(self, features: Tensor, obs: Sequence[Tensor], actions: Tensor, returns: Tensor) -> Tensor:
-        """Compute the loss of each step, [R]. obs: [R, …] per leaf, as stored; vectors normalized."""
-        return cast(Tensor, self.module(features, self._inputs(obs), actions, returns))

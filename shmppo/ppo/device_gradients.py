@@ -61,7 +61,7 @@ class DeviceGradients(ShardGradients):
         self._host_gradients = torch.from_numpy(buffers.shard_results.gradients)
         self._device_gradients = torch.zeros_like(self._host_gradients, device=device)
         offsets, size = parameter_offsets(model)
-        self._size = [*offsets, size][len(model.network_parameters)]  # --auxiliary computes the rest on the CPU
+        self._size = [*offsets, size][len(model.network_parameters)]  # extensions compute the rest on the CPU
         device_model = copy.deepcopy(model).to(device)
         move_parameters(device_model, self._inputs.weights, keep=False)
         network = TorchNetwork(config, device_model, self._inputs, self._device_gradients)

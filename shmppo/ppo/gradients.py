@@ -18,17 +18,15 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, LossInputs, by_metric, compute_loss
 from shmppo.ppo.native_gradients import NativeGradients
-from shmppo.ppo.torch_gradients import AuxiliaryGradients, TorchNetwork
+from shmppo.ppo.torch_gradients import TorchNetwork
 from shmppo.spaces.distributions import Distribution
-
-AUXILIARY = METRICS.index("auxiliary_loss")
-"""The term that is computed here, because it depends on the features of the network."""
 
 
 class GradientNetwork(Protocol):
@@ -41,7 +39,7 @@ class GradientNetwork(Protocol):
         """Read the current weights."""
 
     def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the policy parameters [R, O], the values [R], and with --auxiliary the features of the actor [R, F].
+        """Compute the policy parameters [R, O], the values [R], and for a loss of features those of the actor [R, F].
 
         The next call overwrites them.
 
@@ -59,6 +57,28 @@ class GradientNetwork(Protocol):
             order: int64 [R], the rows of the first shard in ascending order, then those of the next one.
             bounds: int64 [shards + 1], where the rows of each shard begin in `order`.
             by_outputs: one derivative for each of them, of the same shape.
+        """
+
+
+class FeatureLoss(Protocol):
+    """Computes a loss of the actor's features, which is a term of the loss (place `feature_loss` of an extension)."""
+
+    metric: str
+
+    def compute(
+        self, shard: int, features: np.ndarray, index: np.ndarray, actions: np.ndarray, returns: np.ndarray, steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Write the gradients of its own parameters for a shard.
+
+        Args:
+            features: [R, F], of the actor, at the steps of the shard that count.
+            index: int64 [R], the index of each step in arrays [T·N, …].
+            actions: [R, A].
+            returns: [R], value targets.
+            steps: valid steps of the minibatch.
+
+        Returns:
+            (losses [R], the derivatives of the loss of the minibatch with respect to the features [R, F]).
         """
 
 
@@ -94,9 +114,8 @@ class ShardGradients:
             self._network = NativeGradients(config, model, buffers)
         else:
             self._network = TorchNetwork.of_buffers(config, model, buffers)
-        self._auxiliary: AuxiliaryGradients | None = None
-        if model.auxiliary is not None:
-            self._auxiliary = AuxiliaryGradients(config, model.auxiliary, model, buffers)
+        used = [one for one in added("feature_loss") if one.MODULE.is_used(config)]
+        self._feature_losses: list[FeatureLoss] = [one.GRADIENTS(config, model, buffers) for one in used]
 
     @torch.enable_grad()  # the code of an environment may have disabled gradients
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:
@@ -138,12 +157,13 @@ class ShardGradients:
         steps = int(minibatches.steps[epoch, minibatch])
         parts = [order[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]  # the rows of each shard
         by_features = [np.zeros_like(output) for output in features]
-        if self._auxiliary is not None:
-            for s, rows in zip(shards, parts, strict=True):
-                at = index[rows]
-                terms[rows, AUXILIARY], by_features[0][rows] = self._auxiliary.compute(
-                    s, features[0][rows], at, self._steps_of("actions")[at], minibatches.step_targets[at, 1], steps
-                )
+        for s, rows in zip(shards, parts, strict=True) if self._feature_losses else ():
+            at = index[rows]
+            read = features[0][rows], at, self._steps_of("actions")[at], minibatches.step_targets[at, 1]
+            found = [loss.compute(s, *read, steps) for loss in self._feature_losses]
+            for loss, (values_of_loss, _) in zip(self._feature_losses, found, strict=True):
+                terms[rows, METRICS.index(loss.metric)] = values_of_loss
+            by_features[0][rows] = functools.reduce(np.add, [derivative for _, derivative in found])
         self._network.backward(shards, order, bounds, by_params / steps, by_values / steps, *by_features)
         for s, rows in zip(shards, parts, strict=True):
             results.loss_terms[s] = np.add.reduce(terms[rows], 0, np.float64) / steps

@@ -243,11 +243,6 @@ def clip_fraction(inputs: LossInputs, _: float) -> TermResult:
     return np.add.reduce(np.abs(inputs.ratios - 1) > inputs.config.clip, 1) / inputs.ratios.shape[1], None, None
 
 
-def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
-    """loss of `--auxiliary`, mean over the minibatches of the update"""
-    return np.zeros_like(inputs.log_ratio), None, None  # `ShardGradients` adds it, because it depends on the features
-
-
 def policy_coef(schedule: Schedule, iteration: int) -> float:
     """weight of the objective in this iteration: 1, or 0 in the critic's warm-up and if only other terms train the
     actor"""
@@ -282,7 +277,6 @@ TERMS = (
     Term(entropy, entropy_coef),
     Term(approx_kl, penalty_coef, "policy"),
     Term(clip_fraction, group="policy"),
-    Term(auxiliary_loss),
     *(Term(*term) for module in added("terms") for term in module.TERMS),
 )
 METRICS = tuple(term.compute.__name__ for term in TERMS)
@@ -305,7 +299,7 @@ def compute_loss(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
     Returns:
         (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of
-        the terms [R, len(TERMS)] without the auxiliary loss, |log ratio| [R]).
+        the terms [R, len(TERMS)] without losses of features, |log ratio| [R]).
     """
     results = []
     for term in TERMS:

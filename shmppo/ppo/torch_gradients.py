@@ -1,5 +1,4 @@
-"""Gradients that torch computes by autograd: those of the network, on a GPU or where the kernels cannot, and those of
-the auxiliary loss."""
+"""Gradients of the network that torch computes by autograd, on a GPU or where the kernels cannot."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
-from shmppo.models.user_module import AuxiliaryLoss
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 
@@ -87,7 +85,7 @@ class TorchNetwork:
         features = [part.float() for part in features]
         params, values = self._model.heads(features, obs)
         mask = self._to_device(valid)
-        outputs = (params, values) if self._model.auxiliary is None else (params, values, features[0])
+        outputs = (params, values, features[0]) if self._model.has_feature_loss else (params, values)
         self._outputs = [output[mask] for output in outputs]
         return tuple(output.detach().cpu().numpy() for output in self._outputs)
 
@@ -105,48 +103,3 @@ class TorchNetwork:
     def _to_device(self, array: np.ndarray) -> Tensor:
         """Copy to the device. Memory of torch is aligned in the same way in every process, that of NumPy is not."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, copy=True)
-
-
-class AuxiliaryGradients:
-    """Computes the auxiliary loss with the current weights of its module."""
-
-    def __init__(self, config: TrainConfig, module: AuxiliaryLoss, model: ActorCritic, buffers: SharedBuffers) -> None:
-        """Create views. module: the one of `model`."""
-        self._module, self._parameters = module, list(module.parameters())
-        begin = len(model.network_parameters)
-        shards = torch.from_numpy(buffers.shard_results.gradients)
-        self._gradients = [parameter_views(shard, model)[begin:] for shard in shards]
-        inputs = GradientInputs.of(buffers)
-        slices = model.observation.normalized_slices
-        statistics = leaf_statistics(slices, inputs.obs_mean, inputs.obs_scale, config.normalize_obs)
-        count = len(model.observation.network_leaves)  # without an action mask, which is the last leaf
-        self._obs = list(zip(inputs.obs[:count], statistics[:count], strict=True))
-
-    def compute(
-        self, shard: int, features: np.ndarray, index: np.ndarray, actions: np.ndarray, returns: np.ndarray, steps: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Write the gradients of the module's parameters for a shard.
-
-        Args:
-            features: [R, F], of the actor, at the steps of the shard that count.
-            index: int64 [R], the index of each step in arrays [T·N, …].
-            actions: [R, A].
-            returns: [R], value targets.
-            steps: valid steps of the minibatch.
-
-        Returns:
-            (losses [R], the derivatives of the loss of the minibatch with respect to the features [R, F]).
-        """
-        if not len(index):  # the minibatch has fewer sequences than shards
-            for view in self._gradients[shard]:
-                view.zero_()
-            return returns, features  # both are empty
-        # These tensors have memory of torch, which is aligned in the same way in every process.
-        rows, seen = torch.tensor(index), torch.tensor(features, requires_grad=True)
-        obs = [normalize_leaf(leaf[rows], statistics) for leaf, statistics in self._obs]
-        losses = self._module(seen, obs, torch.tensor(actions), torch.tensor(returns))
-        total = losses.sum() * (1 / steps)
-        by_features, *gradients = torch.autograd.grad(total, [seen, *self._parameters], materialize_grads=True)
-        for view, gradient in zip(self._gradients[shard], gradients, strict=True):
-            view.copy_(gradient)
-        return losses.detach().float().numpy(), by_features.numpy()

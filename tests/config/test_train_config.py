@@ -19,7 +19,6 @@ from shmppo.errors import ConfigError
 
 DISTILLED = {"objective": "distill", "teacher": "runs/teacher"}
 WARM_UP = {"critic_warmup_steps": 9, "separate_critic": "all"}
-NEEDS_A_CRITIC = "--critic-warmup-steps needs --separate-critic"
 REFUSED = [
     ({"workers": 5, "num_envs": 4}, r"--workers is 5 but --num-envs is 4; .*lower --workers or raise --num-envs"),
     ({"separate_critic": True}, r"^--separate-critic is True; it must be Literal\['none', 'core', 'all'\]$"),
@@ -76,8 +75,8 @@ REFUSED = [
     ),
     ({"objective": "distill"}, "^--objective distill needs a teacher; add --teacher RUN_DIR"),
     ({**DISTILLED, "teacher_steps": 9}, "^--teacher-steps would end the loss of --objective distill; leave it out"),
-    ({**WARM_UP, "auxiliary": "module:factory"}, f"^{NEEDS_A_CRITIC} all and no --auxiliary, because "),
-    ({"critic_warmup_steps": 9}, f"^{NEEDS_A_CRITIC} all and no"),
+    ({**WARM_UP, "auxiliary": "module:factory"}, "^--critic-warmup-steps needs no --auxiliary, because "),
+    ({"critic_warmup_steps": 9}, "^--critic-warmup-steps needs --separate-critic all, because"),
 ]
 
 

@@ -82,7 +82,8 @@ def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
             np.testing.assert_array_equal(actor.states[0], states[n])
             np.testing.assert_allclose(rollout.added["teacher_params"][t, n], actor.params[0], rtol=1e-5, atol=1e-5)
             assert kernel == "torch" or np.array_equal(rollout.added["teacher_params"][t, n], actor.params[0])
-        np.testing.assert_allclose(buffers.carries[(iteration + 1) % 2].added["teacher_state"], states, rtol=1e-5, atol=1e-5)
+        after = buffers.carries[(iteration + 1) % 2].added["teacher_state"]
+        np.testing.assert_allclose(after, states, rtol=1e-5, atol=1e-5)
     assert episodes > 8
     collector.close()
 

@@ -133,9 +133,10 @@ def plain_terms(
             errors = torch.max(errors, (near - target).square())
         teacher_kl = auxiliary = torch.zeros(length, dtype=torch.float64)
         if config.teacher is not None:
-            teacher = torch_distribution(distribution, torch.from_numpy(rollout.added["teacher_params"][span, n].copy()))
+            of_teacher = rollout.added["teacher_params"][span, n].copy()
+            teacher = torch_distribution(distribution, torch.from_numpy(of_teacher))
             teacher_kl = kl_divergence(teacher, policy)
-        if model.auxiliary is not None:
+        if model.has_feature_loss:
             features = model.features(obs, state)[0][0][:, 0]
             auxiliary = model.auxiliary(features, [leaf[:, 0] for leaf in obs], actions, target)
         actor = 0.0 if config.critic_warmup_steps or config.objective == "distill" else 1.0
@@ -180,7 +181,8 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
     buffers, learner, pool = sampled(config)
     learner.schedule.penalty_coef = PENALTY_COEF
     learner.set_rates(0)
-    buffers.rollout.added["teacher_params"][:] = np.random.default_rng(0).standard_normal(buffers.rollout.added["teacher_params"].shape)
+    of_teacher = buffers.rollout.added["teacher_params"]
+    of_teacher[:] = np.random.default_rng(0).standard_normal(of_teacher.shape)
     advantages = planned(buffers, learner)
     old_model = in_float64(learner.model)
     with torch.no_grad():  # a policy other than the one that sampled, so that ratios differ from 1

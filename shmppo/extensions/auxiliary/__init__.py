@@ -1,0 +1,1 @@
+"""Auxiliary losses of the actor's features (--auxiliary)."""

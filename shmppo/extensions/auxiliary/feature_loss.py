@@ -1,0 +1,102 @@
+"""The module of --auxiliary, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.extensions.auxiliary.options import AuxiliaryOptions
+from shmppo.models.actor_critic import ActorCritic, parameter_views
+from shmppo.models.user_module import UserModule
+from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.torch_gradients import GradientInputs
+from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
+
+NAME = "auxiliary"
+"""Of the module in `ActorCritic`."""
+_PROBE_ROWS = 8  # R of the forward pass that checks a new module
+
+
+class AuxiliaryLoss(UserModule):
+    """The user's module that maps the features of steps to losses.
+
+    `factory(shapes, config, features, actions)` returns an `nn.Module`. `shapes` maps the name of each observation leaf
+    ("obs", or "obs/camera") to the shape of one network input, `features` is F, the width of the actor's features, and
+    `actions` is A, the size of an action. `forward(features, obs, actions, returns)` returns the loss of each step [R].
+
+    Arguments of `forward`, for the R steps of one gradient shard:
+
+    - `features`: float32 [R, F], what the actor's policy head reads. The gradient of the loss flows into them.
+    - `obs`: maps each leaf name to float32 [R, *shape]. Vectors are normalized, codes are one-hot, and images are
+      [channels, height, width] in 0 … 1. Parts that --actor-obs or --critic-obs leave out are included.
+    - `actions`: float32 [R, A], as sampled, before clipping or squashing. A Discrete action is one index.
+    - `returns`: float32 [R], the targets of the value loss.
+
+    The update adds the mean of these losses over the steps of a minibatch to its own loss. The rules for parameters,
+    buffers, and randomness are those of `CustomNetwork`.
+    """
+
+    option = "auxiliary"
+
+    @staticmethod
+    def is_used(config: TrainConfig) -> bool:
+        """Whether a run has the module."""
+        return AuxiliaryOptions.of(config).auxiliary is not None
+
+    def _check(self, config: TrainConfig) -> None:
+        """Check the parameters and a forward pass. Raises ConfigError."""
+        width, actions = self._sizes
+        features = torch.ones(_PROBE_ROWS, width, requires_grad=True)
+        others = torch.zeros(_PROBE_ROWS, actions), torch.zeros(_PROBE_ROWS)
+        self._check_forward(
+            lambda stored: [self(features, stored, *others)], (_PROBE_ROWS,), [(_PROBE_ROWS,)], "losses", [features]
+        )
+
+    def forward(self, features: Tensor, obs: Sequence[Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        """Compute the loss of each step, [R]. obs: [R, …] per leaf, as stored; vectors normalized."""
+        return cast(Tensor, self.module(features, self._inputs(obs), actions, returns))
+
+
+class AuxiliaryGradients:
+    """Computes the auxiliary loss with the current weights of its module."""
+
+    metric = "auxiliary_loss"
+
+    def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
+        """Create views."""
+        self._module = cast(AuxiliaryLoss, model.get_submodule(NAME))
+        self._parameters = list(self._module.parameters())
+        begin = len(model.network_parameters)
+        shards = torch.from_numpy(buffers.shard_results.gradients)
+        self._gradients = [parameter_views(shard, model)[begin:] for shard in shards]
+        inputs = GradientInputs.of(buffers)
+        slices = model.observation.normalized_slices
+        statistics = leaf_statistics(slices, inputs.obs_mean, inputs.obs_scale, config.normalize_obs)
+        count = len(model.observation.network_leaves)  # without an action mask, which is the last leaf
+        self._obs = list(zip(inputs.obs[:count], statistics[:count], strict=True))
+
+    def compute(
+        self, shard: int, features: np.ndarray, index: np.ndarray, actions: np.ndarray, returns: np.ndarray, steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `FeatureLoss`."""
+        if not len(index):  # the minibatch has fewer sequences than shards
+            for view in self._gradients[shard]:
+                view.zero_()
+            return returns, features  # both are empty
+        # These tensors have memory of torch, which is aligned in the same way in every process.
+        rows, seen = torch.tensor(index), torch.tensor(features, requires_grad=True)
+        obs = [normalize_leaf(leaf[rows], statistics) for leaf, statistics in self._obs]
+        losses = self._module(seen, obs, torch.tensor(actions), torch.tensor(returns))
+        total = losses.sum() * (1 / steps)
+        by_features, *gradients = torch.autograd.grad(total, [seen, *self._parameters], materialize_grads=True)
+        for view, gradient in zip(self._gradients[shard], gradients, strict=True):
+            view.copy_(gradient)
+        return losses.detach().float().numpy(), by_features.numpy()
+
+
+MODULE, GRADIENTS = AuxiliaryLoss, AuxiliaryGradients

@@ -1,0 +1,19 @@
+"""The metric of auxiliary losses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:  # the module of the loss imports this one
+    from shmppo.ppo.loss import LossInputs, TermResult
+
+
+def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
+    """loss of `--auxiliary`, mean over the minibatches of the update"""
+    return np.zeros_like(inputs.log_ratio), None, None  # it depends on the features, see `feature_loss`
+
+
+OBJECTIVES: dict[str, None] = {}
+TERMS = ((auxiliary_loss,),)
