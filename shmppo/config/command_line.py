@@ -123,7 +123,7 @@ def flags_of(kind: type, default: Any = None) -> Iterator[Flag]:
 @cache
 def field_texts(kind: type) -> dict[str, str]:
     """Return the docstring below each field of a dataclass and of its bases, by name, without line breaks."""
-    texts = {}
+    texts, hints = {}, typing.get_type_hints(kind)
     for base in reversed(kind.__mro__):
         body: list[ast.stmt] = []
         with suppress(OSError, TypeError):  # a class that was made at run time, or a built-in one, has no source
@@ -132,7 +132,10 @@ def field_texts(kind: type) -> dict[str, str]:
         for field, below in itertools.pairwise(body):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    texts[name] = " ".join([*text.split(), *added_values(name).values()])
+                    added = [
+                        more for value, more in added_values(name).items() if value in typing.get_args(hints[name])
+                    ]
+                    texts[name] = " ".join([*text.split(), *added])
     return texts
 
 

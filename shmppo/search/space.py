@@ -28,15 +28,15 @@ from shmppo.config.flags import read_mapping
 from shmppo.config.option import fields_with
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.plugins import load_object
-from shmppo.config.train_config import TrainConfig, check_names, field_types, typed_fields
+from shmppo.config.train_config import EXTENSIONS, TrainConfig, check_names, field_types, typed_fields
 from shmppo.errors import ConfigError
 from shmppo.utils.files import user_path
 from shmppo.utils.user_code import as_config_error
 
 SEARCHABLE = tuple(
     name
-    for group in (TaskOptions, NetworkOptions, UpdateOptions, ObjectiveOptions, OptimizerOptions)
-    for name in fields_with(group, searchable=True)
+    for group in (TaskOptions, NetworkOptions, UpdateOptions, ObjectiveOptions, OptimizerOptions, *EXTENSIONS)
+    for name in fields_with(group, searchable=True, resumable=False, unfit_for_search="")
 )
 """Options that a space can vary. The others do not define what is trained, or belong to the search."""
 DEFAULT_SPACE: dict[str, dict[str, Any]] = {
