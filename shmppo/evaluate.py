@@ -5,6 +5,7 @@ The normalization statistics of the checkpoint stay fixed.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -17,6 +18,7 @@ import tyro
 
 from shmppo.config.checks import require
 from shmppo.config.command_line import parse
+from shmppo.config.extensions import evaluation_flags
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
 from shmppo.errors import print_text, run_command
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
-    """The flags of `python -m shmppo.evaluate`."""
+class EvaluateFlags:
+    """The flags of `python -m shmppo.evaluate`, apart from those of extensions."""
 
     run_dir: tyro.conf.Positional[tuple[Path, ...]]
     """Directory of the run. With --round-robin, of several runs."""
@@ -49,9 +51,6 @@ class EvaluateConfig:
     video: Path | None = None
     """Record all episodes, one after the other, in this mp4 or gif file. The video runs at normal speed with at most 30
     frames per second (extra `video`). None: no video."""
-    record: Path | None = None
-    """Write the observations, actions, and rewards of all episodes to this NPZ file, for --demonstrations of train.
-    None: no file."""
     opponent: str | None = None
     """With several agents, what plays those that the policy does not play: random, the directory of a run, or
     `module:function`, which gets (observation, action space, NumPy generator) and returns an action. None: the policy
@@ -67,6 +66,11 @@ class EvaluateConfig:
     trust: Modules = ()
     """A module or package of which the run may import code, for example that of its own environment. Give the flag once
     per module."""
+
+
+EvaluateConfig: Any = dataclasses.make_dataclass(
+    "EvaluateConfig", [], bases=(evaluation_flags(), EvaluateFlags), frozen=True
+)
 
 
 def main() -> int:
@@ -98,14 +102,14 @@ def _evaluate() -> None:
     print_text(text)
 
 
-def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
+def _round_robin(options: Any, arguments: dict[str, Any]) -> str:
     """Let each pair of runs play, and return what the command prints."""
     from shmppo.policies.evaluation import evaluate
     from shmppo.policies.opponents import ANY, game_results, round_robin_table
     from shmppo.policies.policy import load_trained
     from shmppo.utils.files import user_path
 
-    for name in ("opponent", "seat", "video", "record"):
+    for name in ("opponent", "seat", "video", *(one.name for one in dataclasses.fields(evaluation_flags()))):
         require(getattr(options, name) is None, f"--{name} is of no use with --round-robin; leave it out")
     require(options.checkpoint == "last", "--round-robin compares the last checkpoints; leave out --checkpoint")
     names = list(map(str, options.run_dir))
@@ -124,7 +128,7 @@ def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
     return round_robin_table(names, shares)
 
 
-def as_text(result: Evaluation, options: EvaluateConfig) -> str:
+def as_text(result: Evaluation, options: Any) -> str:
     """Describe the result in sentences."""
     mean, std = number(fmean(result.returns)), number(pstdev(result.returns))
     text = (
@@ -143,7 +147,7 @@ def as_text(result: Evaluation, options: EvaluateConfig) -> str:
     return text
 
 
-def as_json(result: Evaluation, options: EvaluateConfig) -> dict[str, object]:
+def as_json(result: Evaluation, options: Any) -> dict[str, object]:
     """Return the content of the JSON object."""
     return {
         "return_mean": fmean(result.returns),

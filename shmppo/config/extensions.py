@@ -15,6 +15,7 @@ something:
 - `files`: TABLES and DIRECTORIES, further files of a run, which belong to iterations (`storage.history`).
 - `feature`: FEATURE, a class with what happens in the learner's process (`lockstep.feature`).
 - `sampling`: SAMPLING, a class with what happens while a process collects a rollout (`sampling.extension`).
+- `evaluation`: EVALUATION, a class with flags of `evaluate`, and with what they do (`EvaluationFlags`).
 - `plots`: NAME, `PlotOptions`, and `draw`, a further kind of plot (`shmppo.plot`).
 
 Without a package, its flags are missing, and everything else works as before. Packages do not import each other.
@@ -22,10 +23,10 @@ Without a package, its flags are missing, and everything else works as before. P
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import pkgutil
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -59,7 +60,10 @@ def values_type(option: str, *own: str) -> Any:
 
 
 class ExtensionOptions:
-    """Options of a package, which `TrainConfig` inherits. The core calls these methods of every package."""
+    """Options of a package, which `TrainConfig` inherits with these methods.
+
+    A method that several packages override calls that of `super()`.
+    """
 
     @classmethod
     def of(cls: type[Own], config: object) -> Own:
@@ -83,6 +87,20 @@ class ExtensionOptions:
         return False
 
     @staticmethod
-    def continued(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def continued(fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a run that are the defaults of a new run with its weights (--init-from)."""
         return fields
+
+
+class EvaluationFlags:
+    """Flags that a package adds to `evaluate`. They are also arguments of `policies.evaluation.evaluate`."""
+
+    def recorder(self) -> Any:
+        """Return what records the episodes (`sampling.evaluation.EpisodeRecorder`), or None."""
+
+
+@functools.cache
+def evaluation_flags() -> Any:
+    """Return a dataclass of the flags that all packages add to `evaluate`."""
+    kinds = (*(module.EVALUATION for module in added("evaluation")), EvaluationFlags)
+    return dataclasses.make_dataclass("AddedFlags", [], bases=kinds, frozen=True)

@@ -184,8 +184,8 @@ def read_config_file(path: Path, option: str) -> tuple[dict[str, Any], bool]:
         for name in fields_with(TrainConfig, copied=True):
             if content.get(name) is not None and (own := path.parent / name).is_dir():
                 content[name] = str(own)
-        for kind in EXTENSIONS if option == "--init-from" else ():
-            content = kind.continued(content)
+        if option == "--init-from":
+            content = TrainConfig.continued(content)
     with _errors_that_name(option, path):
         return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()}), of_run
 

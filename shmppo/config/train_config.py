@@ -24,7 +24,7 @@ from typing import Any
 
 from shmppo.config.agent_options import AgentOptions
 from shmppo.config.checks import flag, integer, require, shown
-from shmppo.config.extensions import added
+from shmppo.config.extensions import ExtensionOptions, added
 from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
 from shmppo.config.option import check_bounds, fields_with, traits_of
@@ -49,10 +49,10 @@ EXTENSIONS: tuple[Any, ...] = tuple(module.OPTIONS for module in added("options"
 """The option classes of extensions."""
 if typing.TYPE_CHECKING:
 
-    class ExtensionFields:
+    class ExtensionFields(ExtensionOptions):
         """Type checkers do not know these fields."""
 else:
-    ExtensionFields = type("ExtensionFields", EXTENSIONS, {})
+    ExtensionFields = type("ExtensionFields", (*EXTENSIONS, ExtensionOptions), {})
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class TrainConfig(
     @property
     def computed_by(self) -> str:
         """What computes the gradients: "torch" also if it computes only those of an extension, otherwise --kernel."""
-        return "torch" if any(kind.uses_torch(self) for kind in EXTENSIONS) else self.kernel
+        return "torch" if self.uses_torch() else self.kernel
 
     @cached_property
     def recurrent(self) -> bool:
@@ -192,13 +192,8 @@ class TrainConfig(
     def best_metric(self) -> str:
         """The metric of --best-by."""
         # Recorded episodes have other returns than the policy.
-        average = "return_mean_100" if self.recording is None else "eval/return"
+        average = "return_mean_100" if self.recording() is None else "eval/return"
         return average if self.best_by == "return" else self.best_by
-
-    @cached_property
-    def recording(self) -> str | None:
-        """The option that names recorded episodes, if rollouts play them back. None: the policy acts."""
-        return next(filter(None, (kind.recording(self) for kind in EXTENSIONS)), None)
 
     @cached_property
     def reported_info(self) -> list[InfoKey]:

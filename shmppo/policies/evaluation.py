@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shmppo.config.checks import require
+from shmppo.config.extensions import evaluation_flags
 from shmppo.config.trust import Trusted
 from shmppo.envs.schedule import Options
 from shmppo.envs.vector_env import RenderedHandle
@@ -79,11 +80,11 @@ def evaluate(
     stochastic: bool = False,
     max_steps: int = MAX_STEPS,
     video: str | Path | None = None,
-    record: str | Path | None = None,
     opponent: str | None = None,
     seat: str | None = None,
     progress: Progress | None = None,
     trust: Trusted = (),
+    **added_flags: Any,
 ) -> Evaluation:
     """Play episodes with the policy of a run. Torch uses one thread meanwhile.
 
@@ -96,28 +97,25 @@ def evaluate(
         stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
-        record: NPZ file to which the episodes are written, as demonstrations for `train`. None: no file.
         opponent: plays the other agents: "random", `module:function`, or the directory of a run. None: the policy.
         seat: the agent that the policy plays, or "any", see `shmppo evaluate --seat`. None: as in training.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.load_policy`.
+        added_flags: values of the flags that extensions add to `shmppo evaluate`.
 
     Raises:
         ConfigError: if there is no such checkpoint, if the run names code that is not trusted, if a number is below 1,
-            or if the video or the file cannot be written.
+            or if a file cannot be written.
         EnvError: if an environment raises.
     """
     for flag, number in (("--episodes", episodes), ("--max-steps", max_steps)):
         require(number >= 1, f"{flag} is {number}; it must be at least 1")
     require(seat is None or opponent is not None, "--seat needs an opponent; add --opponent, or leave out --seat")
     opponent = opponent and absolute_opponent(opponent)
-    from shmppo.config.extensions import added
-
-    demonstrations = None if record is None else added("evaluation")[-1].Recorder(user_path(record, "--record"))
+    recorder: EpisodeRecorder | None = evaluation_flags()(**added_flags).recorder()
     # The matrices of one inference batch are so small that more threads only wait for each other.
-    with numeric_modes(), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
+    with numeric_modes(), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as film:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
-        require(not (record and trained.task.agents), "--record does not support several agents; leave it out")
         player = None
         if opponent is not None:
             player = load_opponent(opponent, trained, trust, env_kwargs, stochastic=stochastic)
@@ -125,11 +123,11 @@ def evaluate(
         elif trained.config.self_play is not None:
             trained = replace(trained, config=replace(trained.config, self_play=None))
         results = play_episodes(
-            trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
-            progress=progress, recorder=demonstrations, opponent=player,
+            trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=film,
+            progress=progress, recorder=recorder, opponent=player,
         )  # fmt: skip
-    if demonstrations is not None:
-        demonstrations.save(trained.config, trained.task)
+    if recorder is not None:
+        recorder.save(trained.config, trained.task)
     return Evaluation(trained.iteration, results, trained.options)
 
 

@@ -36,7 +36,7 @@ class BackgroundCheck:
         if self._task.inexact_reason is not None or any(text.startswith(IRREPRODUCIBLE) for text in reasons):
             self.verdict = "failed"
             return
-        if not config.check_determinism or config.rank > 0 or config.recording is not None:
+        if not config.check_determinism or config.rank > 0 or config.recording() is not None:
             return
         self.verdict = "passed" if self._state.checked else "not finished"
         try:

@@ -153,7 +153,7 @@ def _run(
             possible = config.self_play is not None or config.eval_opponent == RANDOM
             require(possible, "--eval-opponent needs --self-play; add --self-play, or --eval-opponent random")
             FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
-            if config.recording is not None:
+            if config.recording() is not None:
                 task = dataclasses.replace(task, snapshot=None)
             model = build_meta_model(config, task.observation, task.distribution)
             # A run of an older version, which did not record convolutions, keeps its number of gradient shards.

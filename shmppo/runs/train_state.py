@@ -73,7 +73,7 @@ class TrainState:
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
         self.episodes = EpisodeStatistics(config.reported_info)
-        replayed = config.recording is not None or (task.seeding == "episode" and task.snapshot is None)
+        replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.env_rows)
         by_torch = config.computed_by == "torch" or any(feature.uses_torch for feature in features)
@@ -96,7 +96,7 @@ class TrainState:
         """Mark an episode as lost whose environment could not be restored, and the run as inexact."""
         (episode,) = self.actions.episodes(range(row, row + 1))
         self.actions.mark_lost(row)
-        recording = self._config.recording
+        recording = self._config.recording()
         if recording is not None and episode.actions is not None:
             self.mark_inexact(f"an episode could not be continued, because {flag(recording)} has other content")
             return

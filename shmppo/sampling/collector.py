@@ -190,7 +190,7 @@ class Collector:
     def _to_restore(self, episode: EpisodeInProgress, carry: Carry) -> EpisodeToRestore:
         """Describe an episode in progress for the environments."""
         n, actions = episode.env_index, None
-        seeded = self._task.seeding == "episode" or self._config.recording is not None
+        seeded = self._task.seeding == "episode" or self._config.recording() is not None
         if episode.actions is not None and seeded:
             actions = self._task.distribution.to_env(episode.actions)
         snapshot = None if self._task.snapshot is None else carry.snapshot[n]

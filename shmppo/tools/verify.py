@@ -119,7 +119,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     weights = {WEIGHTS_HASH: weights_sha256(state["learner"]["model"].values())[:HASH_DIGITS]}
     digests = weights | state_digests(state)
     config = stored_config(json.loads(state["config"]))
-    if config.recording is not None and "carry" in state:
+    if config.recording() is not None and "carry" in state:
         digests["recording"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all recorded episodes
     reasons, checked = state["inexact_reasons"], state.get("checked", False)
     return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state["initial_weights"])
@@ -312,8 +312,8 @@ def _execute(
         again = read_run(target)
     if again.last_iteration < end:
         raise KeyboardInterrupt
-    if later.recording is not None:
+    if (option := later.recording()) is not None:
         recorded, found = (one.newest.digests.get("recording") for one in (files, again))
-        named = f"{flag(later.recording)} {getattr(later, later.recording)}"
+        named = f"{flag(option)} {getattr(later, option)}"
         require(recorded in (None, found), f"{named} has changed since {files.run_dir} was trained; restore it")
     return {iteration: row for iteration, row in again.rows.items() if iteration > first}, again.newest.digests

@@ -19,7 +19,7 @@ PACKAGE = Path(shmppo.__file__).parent
 NAMES = sorted(
     path.name
     for path in (PACKAGE / "extensions").iterdir()
-    if (path / "__init__.py").exists() and path.name not in ("agents", "teaching")
+    if (path / "__init__.py").exists() and path.name != "agents"
 )
 WORDS = {
     "agents": r"agents?\b|opponent|self.play|\bseat",

@@ -62,6 +62,7 @@ class Recorder:
             sampled: the actions as sampled, float32 [n, A].
             actions, outcome: the arguments of `VectorEnv.step`.
         """
+        require(envs.active is None, "--record does not support several agents; leave it out")
         obs = [leaf.copy() for leaf in envs.obs]
         ended = envs.step(actions, *outcome)
         self._steps.append([*obs, *(array.copy() for array in (sampled, *outcome))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +62,7 @@ class TeachingOptions(ExtensionOptions):
         return None if self.demonstrations is None else "demonstrations"
 
     @staticmethod
-    def continued(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def continued(fields: dict[str, Any]) -> dict[str, Any]:
         if fields.get("objective") != "clone":
             return fields
         return {name: fields[name] for name in fields if name not in ("objective", "demonstrations")}
