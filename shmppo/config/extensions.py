@@ -9,8 +9,8 @@ something:
 - `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
 - `start`: START, a class with what is loaded and checked before a run starts (`runs.start.StartExtension`).
 - `terms`: TERMS, further terms of the loss, and OBJECTIVES, further values of --objective (`ppo.loss`).
-- `feature_loss`: NAME and MODULE, a module beside the network with a loss of the actor's features, and GRADIENTS, which
-  computes it (`ppo.gradients.FeatureLoss`).
+- `feature_loss`: MODULE, a module beside the network with a loss of the actor's features; NAME, of the module, and of
+  the option without which a run has none; and GRADIENTS, which computes the loss (`ppo.gradients`).
 - `metrics`: GROUP, GLOSSARY, and `columns`, further columns of metrics.csv (`loggers.metrics`).
 - `files`: TABLES and DIRECTORIES, further files of a run, which belong to iterations (`storage.history`).
 - `feature`: FEATURE, a class with what happens in the learner's process (`lockstep.feature`).
@@ -96,7 +96,12 @@ class EvaluationFlags:
     """Flags that a package adds to `evaluate`. They are also arguments of `policies.evaluation.evaluate`."""
 
     def recorder(self) -> Any:
-        """Return what records the episodes (`sampling.evaluation.EpisodeRecorder`), or None."""
+        """Return what records the episodes, or None.
+
+        Its `step` steps environments in place of `VectorEnv.step`, and gets them and the actions as sampled, too. Its
+        `end_batch` gets the environments and the lengths of their episodes, and its `save` the configuration and the
+        task of the policy.
+        """
 
 
 @functools.cache

@@ -18,7 +18,12 @@ class Feature:
     """The base of FEATURE in the module `feature` of an extension, which overrides what it needs.
 
     The learner's process has one object of each class that the run uses.
+
+    Attributes:
+        inexact_reason: why runs with the feature are not reproducible. None: they are.
     """
+
+    inexact_reason: str | None = None
 
     @staticmethod
     def is_used(config: TrainConfig) -> bool:
@@ -31,15 +36,9 @@ class Feature:
         """Prepare the feature. It is called before the processes of the run are started."""
         self.config, self.task, self.buffers, self.group, self.run_dir = config, task, buffers, group, run_dir
 
-    @property
-    def inexact_reason(self) -> str | None:
-        """Why runs with the feature are not reproducible. None: they are."""
-        return None
-
-    @property
-    def uses_torch(self) -> bool:
-        """Whether torch computes a part of what it does."""
-        return False
+    def networks(self) -> list[tuple[TrainConfig, ActorCritic]]:
+        """Return further networks that act in the run, each with the configuration with which it was trained."""
+        return []
 
     def start(self, model: ActorCritic) -> None:
         """Begin, when the network that learns exists."""

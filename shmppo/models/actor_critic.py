@@ -121,7 +121,7 @@ class ActorCritic(nn.Module):
         inputs: for each trunk, the indices of the leaves that it sees (`actor_obs` and `critic_obs`).
         shares_encoder: whether both trunks use the encoders of the first one.
         value_head: None if the network is only for acting, and has no critic.
-        has_feature_loss: whether an extension adds a module that computes a loss of the actor's features.
+        feature_losses: names of further modules, each of which computes a loss of the actor's features.
     """
 
     def __init__(self, config: TrainConfig, observation: ObservationSpec, distribution: Distribution) -> None:
@@ -140,8 +140,8 @@ class ActorCritic(nn.Module):
         self.value_head: nn.Linear | None = orthogonal(nn.Linear(self.trunk_list[-1].features, 1), 1.0)
         free = distribution.num_params - distribution.num_outputs
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
-        losses = [one for one in added("feature_loss") if one.MODULE.is_used(config)]
-        self.has_feature_loss = bool(losses)
+        losses = [one for one in added("feature_loss") if getattr(config, one.NAME) is not None]
+        self.feature_losses = [one.NAME for one in losses]
         for one in losses:
             made = one.MODULE(config, leaves, self.trunk_list[0].features, distribution.action_size)
             self.add_module(one.NAME, made)

@@ -127,7 +127,7 @@ class NativeNetwork:
         if model.value_head is not None:
             builder.linear(features[-1], model.value_head, out=self.values)
         self.outputs = [(self.params, self.by_params), (self.values[:, 0], self.by_values[:, 0])]
-        if self._gradients is not None and model.has_feature_loss:
+        if self._gradients is not None and model.feature_losses:
             self.outputs.append((features[0], builder.derivatives_to_add_to(features[0])))
 
     def load(self) -> None:

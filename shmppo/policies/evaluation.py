@@ -23,7 +23,7 @@ from shmppo.errors import ConfigError
 from shmppo.policies.opponents import absolute_opponent, load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import MAX_FPS, VideoRecorder, render_without_display, simplify_mujoco
-from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeRecorder, EpisodeResult, PlayedEnvs
+from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
 from shmppo.sampling.evaluation_opponents import EvaluationOpponent
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import numeric_modes
@@ -112,7 +112,7 @@ def evaluate(
         require(number >= 1, f"{flag} is {number}; it must be at least 1")
     require(seat is None or opponent is not None, "--seat needs an opponent; add --opponent, or leave out --seat")
     opponent = opponent and absolute_opponent(opponent)
-    recorder: EpisodeRecorder | None = evaluation_flags()(**added_flags).recorder()
+    recorder = evaluation_flags()(**added_flags).recorder()
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with numeric_modes(), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as film:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
@@ -140,7 +140,7 @@ def play_episodes(
     max_steps: int = MAX_STEPS,
     video: VideoRecorder | None = None,
     progress: Progress | None = None,
-    recorder: EpisodeRecorder | None = None,
+    recorder: Any = None,
     opponent: EvaluationOpponent | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.

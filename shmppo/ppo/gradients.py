@@ -60,28 +60,6 @@ class GradientNetwork(Protocol):
         """
 
 
-class FeatureLoss(Protocol):
-    """Computes a loss of the actor's features, which is a term of the loss (place `feature_loss` of an extension)."""
-
-    metric: str
-
-    def compute(
-        self, shard: int, features: np.ndarray, index: np.ndarray, actions: np.ndarray, returns: np.ndarray, steps: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Write the gradients of its own parameters for a shard.
-
-        Args:
-            features: [R, F], of the actor, at the steps of the shard that count.
-            index: int64 [R], the index of each step in arrays [T·N, …].
-            actions: [R, A].
-            returns: [R], value targets.
-            steps: valid steps of the minibatch.
-
-        Returns:
-            (losses [R], the derivatives of the loss of the minibatch with respect to the features [R, F]).
-        """
-
-
 class ShardGradients:
     """Computes the gradients of shards with the current weights of `model`."""
 
@@ -114,8 +92,8 @@ class ShardGradients:
             self._network = NativeGradients(config, model, buffers)
         else:
             self._network = TorchNetwork.of_buffers(config, model, buffers)
-        used = [one for one in added("feature_loss") if one.MODULE.is_used(config)]
-        self._feature_losses: list[FeatureLoss] = [one.GRADIENTS(config, model, buffers) for one in used]
+        losses = [one.GRADIENTS for one in added("feature_loss") if one.NAME in model.feature_losses]
+        self._feature_losses = [loss(config, model, buffers) for loss in losses]
 
     @torch.enable_grad()  # the code of an environment may have disabled gradients
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:

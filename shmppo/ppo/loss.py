@@ -198,7 +198,7 @@ def _penalty_objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
 OBJECTIVES: dict[str, Objective | None] = {"clip": _clip_objective, "penalty": _penalty_objective}
 """By value of --objective. None: other terms train the actor."""
 for _module in added("terms"):
-    OBJECTIVES |= _module.OBJECTIVES
+    OBJECTIVES |= getattr(_module, "OBJECTIVES", {})
 
 
 def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:

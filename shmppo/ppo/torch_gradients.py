@@ -85,7 +85,7 @@ class TorchNetwork:
         features = [part.float() for part in features]
         params, values = self._model.heads(features, obs)
         mask = self._to_device(valid)
-        outputs = (params, values, features[0]) if self._model.has_feature_loss else (params, values)
+        outputs = (params, values, features[0]) if self._model.feature_losses else (params, values)
         self._outputs = [output[mask] for output in outputs]
         return tuple(output.detach().cpu().numpy() for output in self._outputs)
 

@@ -25,6 +25,7 @@ from shmppo.lockstep.pool import Pool, Times
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
+from shmppo.models.native import uses_kernels
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.runs.background_check import BackgroundCheck
@@ -34,7 +35,7 @@ from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
-from shmppo.sampling.row_independence import reason_of_dependence
+from shmppo.sampling.row_independence import is_row_independent
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, OPPONENTS, saving
@@ -157,12 +158,17 @@ class Session:
         config = self.config
         if config.device != "cpu":
             self.state.mark_inexact(f"--device {config.device} adds numbers in another order")
-        for reason in (
-            reason_of_dependence(config, self.learner.model),
-            *(feature.inexact_reason for feature in self.features),
-        ):
-            if reason is not None:
-                self.state.mark_inexact(reason)
+        networks = [(config, self.learner.model)]
+        networks += [network for feature in self.features for network in feature.networks()]
+        for own, model in networks:
+            if not (uses_kernels(own, model) or is_row_independent(model, own.inference_rows)):
+                self.state.mark_inexact(
+                    "an environment's actions depend on the other environments of its inference batch, on this "
+                    "processor and build of torch or because of --network"
+                )
+        for feature in self.features:
+            if feature.inexact_reason is not None:
+                self.state.mark_inexact(feature.inexact_reason)
 
     def __enter__(self) -> Session:
         return self

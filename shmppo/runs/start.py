@@ -81,13 +81,8 @@ def load_initial_weights(config: TrainConfig, process_group: ProcessGroup) -> In
 class StartExtension:
     """The base of START in the module `start` of an extension: what it needs before a run starts."""
 
-    @staticmethod
-    def is_used(config: TrainConfig) -> bool:
-        """Whether a run has the feature."""
-        raise NotImplementedError
-
     def __init__(self, config: TrainConfig, process_group: ProcessGroup, trust: Trusted, resumed: Path | None) -> None:
-        """Load what the run needs. Raises ConfigError on all ranks if it cannot be loaded.
+        """Load what the run needs, if it uses the feature. Raises ConfigError on all ranks if it cannot be loaded.
 
         Args:
             trust: modules of which other runs may name code (see `check_trust`).
@@ -109,9 +104,8 @@ class StartExtension:
 def start_extensions(
     config: TrainConfig, process_group: ProcessGroup, trust: Trusted, resumed: Path | None = None
 ) -> list[StartExtension]:
-    """Make the extensions of a run. For the arguments and errors, see `StartExtension`."""
-    kinds: list[type[StartExtension]] = [module.START for module in added("start")]
-    return [kind(config, process_group, trust, resumed) for kind in kinds if kind.is_used(config)]
+    """Return what extensions have loaded. For the arguments and errors, see `StartExtension`."""
+    return [module.START(config, process_group, trust, resumed) for module in added("start")]
 
 
 def load_on_all_ranks(path: Path, option: str, process_group: ProcessGroup) -> dict[str, Any]:

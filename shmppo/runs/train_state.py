@@ -76,8 +76,8 @@ class TrainState:
         replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.env_rows)
-        by_torch = config.computed_by == "torch" or any(feature.uses_torch for feature in features)
-        self._computed_by = "torch" if by_torch else "native"
+        others = [own.kernel for feature in features for own, _ in feature.networks()]
+        self._computed_by = "torch" if "torch" in (config.computed_by, *others) else "native"
         if task.inexact_reason is not None:
             self.mark_inexact(task.inexact_reason)
 

@@ -10,8 +10,8 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
-from shmppo.envs.vector_env import FIRST_INDEX, EpisodeEnd, VectorEnv
+from shmppo.envs.vector_env import FIRST_INDEX
 from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -54,24 +54,6 @@ class EpisodeResult(NamedTuple):
     """The numbers of `info` that the episode has, by the name of the metric, `info/KEY`."""
 
 
-class EpisodeRecorder(Protocol):
-    """Records the episodes that batches of environments play."""
-
-    def step(self, envs: VectorEnv, sampled: np.ndarray, actions: list[Any], *outcome: np.ndarray) -> list[EpisodeEnd]:
-        """Step the environments of a batch, and return the episodes that ended.
-
-        Args:
-            sampled: the actions as sampled, float32 [n, A].
-            actions, outcome: the arguments of `VectorEnv.step`.
-        """
-
-    def end_batch(self, envs: VectorEnv, lengths: Sequence[int]) -> None:
-        """Called at the end of a batch. lengths: [n], the numbers of steps of its episodes."""
-
-    def save(self, config: TrainConfig, task: EnvSpec) -> None:
-        """Write the episodes to a file."""
-
-
 class EpisodePlayer:
     """Plays episodes with a model. The environments of the last batch are kept for the next call."""
 
@@ -85,7 +67,7 @@ class EpisodePlayer:
         max_steps: int = MAX_STEPS,
         render_mode: str | None = None,
         after_step: AfterStep | None = None,
-        recorder: EpisodeRecorder | None = None,
+        recorder: Any = None,
         opponent: EvaluationOpponent | None = None,
     ) -> None:
         """Create a player that has no environments yet.

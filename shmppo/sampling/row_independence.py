@@ -8,9 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.native import uses_kernels
 from shmppo.sampling.actor import TorchActing
 from shmppo.spaces.observations import Leaf
 
@@ -21,16 +19,6 @@ def _random_leaf(leaf: Leaf, rows: int, generator: np.random.Generator) -> np.nd
         return generator.standard_normal((rows, *leaf.shape), np.float32)
     limit = {"codes": min(leaf.sizes, default=1), "bits": 2, "mask": 2, "image": leaf.max_value + 1}[leaf.kind]
     return generator.integers(0, limit, (rows, *leaf.shape)).astype(leaf.dtype)
-
-
-def reason_of_dependence(config: TrainConfig, model: ActorCritic) -> str | None:
-    """Say why the actions of a policy may depend on the division of environments among workers. None: they do not."""
-    if uses_kernels(config, model) or is_row_independent(model, config.inference_rows):
-        return None
-    return (
-        "an environment's actions depend on the other environments of its inference batch, on this processor and build "
-        "of torch or because of --network"
-    )
 
 
 @torch.inference_mode()

@@ -47,7 +47,7 @@ def test_the_metric_is_the_mean_loss_of_the_steps(kernel: Any) -> None:
     assert (length == 1).all()
     obs, actions = (torch.from_numpy(array[t, n]) for array in (rollout.obs[0], rollout.actions))
     returns = torch.from_numpy(plan.step_targets.reshape(*rollout.reward.shape, -1)[t, n, 1])
-    assert model.has_feature_loss
+    assert model.feature_losses
     with torch.no_grad():
         features = model.features([obs.unsqueeze(0)], torch.zeros(len(obs), 0))[0][0][0]
         losses = model.auxiliary(features, [obs], actions, returns)
@@ -78,7 +78,7 @@ def test_a_trained_policy_does_not_need_the_module(run: Path, tmp_path: Path, mo
     weights = load_selected_checkpoint(run)["learner"]["model"]
     for directory in (run, export_policy(run, out=tmp_path / "policy")):
         policy, model = load_policy(directory), load_trained(directory).model
-        assert not model.has_feature_loss
+        assert not model.feature_losses
         for name, value in model.state_dict().items():
             assert torch.equal(value, weights[name])
         action, _ = policy.act(np.zeros(4, np.float32))

@@ -21,7 +21,8 @@ from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
-from shmppo.extensions.teaching.start import with_teacher
+from shmppo.extensions.teaching.start import TaughtStart
+from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import load_trained
 from shmppo.runs.launch import resume, train
@@ -59,8 +60,8 @@ def test_the_teacher_acts_as_load_policy_does_over_whole_episodes(
         train(
             TrainConfig(env="CartPole-v1", hide_obs=hidden, workers=0, quiet=True, total_steps=1, run_dir=str(source))
         )
-    config = dataclasses.replace(BASE, kernel=kernel, rollout_steps=64)
-    task = with_teacher(config, inspect_task(config), load_selected_checkpoint(source))
+    config = dataclasses.replace(BASE, kernel=kernel, rollout_steps=64, teacher=str(source))
+    task = TaughtStart(config, SINGLE_PROCESS, (), None).complete(config, inspect_task(config))
     buffers, learner = published(config, task)
     collector = Collector(config, task, learner.model, buffers, range(4), np.zeros(2, np.int64))
     collector.start()

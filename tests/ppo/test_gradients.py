@@ -136,7 +136,7 @@ def plain_terms(
             of_teacher = rollout.added["teacher_params"][span, n].copy()
             teacher = torch_distribution(distribution, torch.from_numpy(of_teacher))
             teacher_kl = kl_divergence(teacher, policy)
-        if model.has_feature_loss:
+        if model.feature_losses:
             features = model.features(obs, state)[0][0][:, 0]
             auxiliary = model.auxiliary(features, [leaf[:, 0] for leaf in obs], actions, target)
         actor = 0.0 if config.critic_warmup_steps or config.objective == "distill" else 1.0

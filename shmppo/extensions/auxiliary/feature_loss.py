@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.extensions.auxiliary.options import AuxiliaryOptions
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.models.user_module import UserModule
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -18,7 +17,7 @@ from shmppo.ppo.torch_gradients import GradientInputs
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 
 NAME = "auxiliary"
-"""Of the module in `ActorCritic`."""
+"""Of the option, and of the module in `ActorCritic`."""
 _PROBE_ROWS = 8  # R of the forward pass that checks a new module
 
 
@@ -41,12 +40,7 @@ class AuxiliaryLoss(UserModule):
     buffers, and randomness are those of `CustomNetwork`.
     """
 
-    option = "auxiliary"
-
-    @staticmethod
-    def is_used(config: TrainConfig) -> bool:
-        """Whether a run has the module."""
-        return AuxiliaryOptions.of(config).auxiliary is not None
+    option = NAME
 
     def _check(self, config: TrainConfig) -> None:
         """Check the parameters and a forward pass. Raises ConfigError."""
@@ -83,7 +77,18 @@ class AuxiliaryGradients:
     def compute(
         self, shard: int, features: np.ndarray, index: np.ndarray, actions: np.ndarray, returns: np.ndarray, steps: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `FeatureLoss`."""
+        """Write the gradients of the module's parameters for a shard.
+
+        Args:
+            features: [R, F], of the actor, at the steps of the shard that count.
+            index: int64 [R], the index of each step in arrays [T·N, …].
+            actions: [R, A].
+            returns: [R], value targets.
+            steps: valid steps of the minibatch.
+
+        Returns:
+            (losses [R], the derivatives of the loss of the minibatch with respect to the features [R, F]).
+        """
         if not len(index):  # the minibatch has fewer sequences than shards
             for view in self._gradients[shard]:
                 view.zero_()

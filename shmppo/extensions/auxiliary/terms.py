@@ -15,5 +15,4 @@ def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
     return np.zeros_like(inputs.log_ratio), None, None  # it depends on the features, see `feature_loss`
 
 
-OBJECTIVES: dict[str, None] = {}
 TERMS = ((auxiliary_loss,),)

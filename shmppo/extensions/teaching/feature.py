@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.extensions.teaching.options import TeachingOptions
-from shmppo.extensions.teaching.teacher import Teacher
 from shmppo.lockstep.feature import Feature
-from shmppo.sampling.row_independence import reason_of_dependence
+from shmppo.models.actor_critic import ActorCritic
 
 
 class TaughtRun(Feature):
@@ -16,18 +15,9 @@ class TaughtRun(Feature):
     def is_used(config: TrainConfig) -> bool:
         return TeachingOptions.of(config).teacher is not None
 
-    @property
-    def _teacher(self) -> Teacher:
-        teacher: Teacher = self.task.added["teacher"]
-        return teacher
-
-    @property
-    def uses_torch(self) -> bool:
-        return self._teacher.config.kernel == "torch"
-
-    @property
-    def inexact_reason(self) -> str | None:
-        return reason_of_dependence(self._teacher.config, self._teacher.model(self.task.distribution))
+    def networks(self) -> list[tuple[TrainConfig, ActorCritic]]:
+        teacher = self.task.added["teacher"]
+        return [(teacher.config, teacher.model(self.task.distribution))]
 
 
 FEATURE = TaughtRun

@@ -33,14 +33,9 @@ class TeachingOptions(ExtensionOptions):
     teacher_steps: int | None = option(None, AT_LEAST_1)
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     demonstrations: str | None = option(
-        None,
-        resumable=True,
-        one_agent=True,
-        gymnasium=True,
-        path=True,
-        no_path=(MINARI,),
+        None, resumable=True, one_agent=True, gymnasium=True, path=True, no_path=(MINARI,),
         unfit_for_search="gives each trial the same returns",
-    )
+    )  # fmt: skip
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
     `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). Their returns are not
     those of the policy, so the return of --best-by is that of evaluations. If the file has moved, give its new path
