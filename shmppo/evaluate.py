@@ -5,7 +5,7 @@ The normalization statistics of the checkpoint stay fixed.
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ import tyro
 
 from shmppo.config.checks import require
 from shmppo.config.command_line import parse
+from shmppo.config.extensions import added, evaluation_flags
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
 from shmppo.errors import print_text, run_command
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
-    """The flags of `python -m shmppo.evaluate`."""
+class EvaluateFlags:
+    """The flags of `python -m shmppo.evaluate`, apart from those of extensions."""
 
     run_dir: tyro.conf.Positional[tuple[Path, ...]]
-    """Directory of the run. With --round-robin, of several runs."""
+    """Directory of the run. A flag that compares runs needs several of them."""
     checkpoint: str = "last"
     """Checkpoint to evaluate: last, best (see --best-by of train), the number of an iteration, or the path of
     a checkpoint file."""
@@ -52,21 +53,16 @@ class EvaluateConfig:
     record: Path | None = None
     """Write the observations, actions, and rewards of all episodes to this NPZ file, for --demonstrations of train.
     None: no file."""
-    opponent: str | None = None
-    """With several agents, what plays those that the policy does not play: random, the directory of a run, or
-    `module:function`, which gets (observation, action space, NumPy generator) and returns an action. None: the policy
-    plays all agents."""
-    seat: str | None = None
-    """With --opponent, the agent that the policy plays. any: one that the seed draws for each episode. None: those
-    that the run's --self-play does not name, or if it names none, any."""
-    round_robin: bool = False
-    """Let all runs play against each other, and print their scores. Each pair plays --episodes games with seats that
-    the seed draws, and each of them again with the seats exchanged."""
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()
     """A module or package of which the run may import code, for example that of its own environment. Give the flag once
     per module."""
+
+
+EvaluateConfig: Any = dataclasses.make_dataclass(
+    "EvaluateConfig", [], bases=(evaluation_flags(), EvaluateFlags), frozen=True
+)
 
 
 def main() -> int:
@@ -83,48 +79,22 @@ def _evaluate() -> None:
 
     from shmppo.policies.evaluation import evaluate
 
-    runs, several = options.run_dir, options.round_robin
-    require(len(runs) >= 1 and (len(runs) > 1) == several, "give one RUN_DIR, or several of them with --round-robin")
-    arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir", "round_robin")}
+    require(bool(options.run_dir), "give one RUN_DIR")
+    arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir")}
     with Console(stderr=True, quiet=options.json).status("starting") as status:
         arguments["progress"] = lambda ended, steps: status.update(
             f"{ended} of {options.episodes} episodes, {steps:,} steps"
         )
-        if several:
-            text = _round_robin(options, arguments)
-        else:
-            result = evaluate(runs[0], **arguments)
+        compared = [module.EVALUATION.compare(options, arguments) for module in added("evaluation")]
+        text = next(filter(None, compared), "")
+        if not text:
+            require(len(options.run_dir) == 1, "give one RUN_DIR, or several of them with a flag that compares them")
+            result = evaluate(options.run_dir[0], **arguments)
             text = json.dumps(as_json(result, options)) if options.json else as_text(result, options)
     print_text(text)
 
 
-def _round_robin(options: EvaluateConfig, arguments: dict[str, Any]) -> str:
-    """Let each pair of runs play, and return what the command prints."""
-    from shmppo.policies.evaluation import evaluate
-    from shmppo.policies.opponents import ANY, game_results, round_robin_table
-    from shmppo.policies.policy import load_trained
-    from shmppo.utils.files import user_path
-
-    for name in ("opponent", "seat", "video", "record"):
-        require(getattr(options, name) is None, f"--{name} is of no use with --round-robin; leave it out")
-    require(options.checkpoint == "last", "--round-robin compares the last checkpoints; leave out --checkpoint")
-    names = list(map(str, options.run_dir))
-    runs = [str(user_path(name, "run_dir")) for name in names]  # an environment may change the working directory
-    agents = load_trained(runs[0], trust=options.trust, env_kwargs=options.env_kwargs).task.agents
-    require(len(agents) <= 2, f"--round-robin needs a game of 2 agents, not {len(agents)}; use --opponent")
-    shares = {}
-    for i, j in itertools.combinations(range(len(runs)), 2):
-        one, two = (
-            game_results(evaluate(runs[player], **arguments | {"opponent": runs[other], "seat": ANY}).episodes)
-            for player, other in ((i, j), (j, i))
-        )
-        shares[i, j] = {own: (one[own] + two[reverse]) / 2 for own, reverse in zip(one, reversed(one), strict=True)}
-    if options.json:
-        return json.dumps([{"runs": [names[i], names[j]], **share} for (i, j), share in shares.items()])
-    return round_robin_table(names, shares)
-
-
-def as_text(result: Evaluation, options: EvaluateConfig) -> str:
+def as_text(result: Evaluation, options: Any) -> str:
     """Describe the result in sentences."""
     mean, std = number(fmean(result.returns)), number(pstdev(result.returns))
     text = (
@@ -143,7 +113,7 @@ def as_text(result: Evaluation, options: EvaluateConfig) -> str:
     return text
 
 
-def as_json(result: Evaluation, options: EvaluateConfig) -> dict[str, object]:
+def as_json(result: Evaluation, options: Any) -> dict[str, object]:
     """Return the content of the JSON object."""
     return {
         "return_mean": fmean(result.returns),

@@ -11,6 +11,8 @@ something:
 - `files`: TABLES and DIRECTORIES, further files of a run, which belong to iterations (`storage.history`).
 - `feature`: FEATURE, a class with what happens in the learner's process (`lockstep.feature`).
 - `sampling`: SAMPLING, a class with what happens while a process collects a rollout (`sampling.extension`).
+- `evaluation`: EVALUATION, a class with flags of `evaluate`, and with what acts in evaluations beside the policy
+  (`EvaluationFlags`).
 - `plots`: NAME, `PlotOptions`, and `draw`, a further kind of plot (`shmppo.plot`).
 
 Without a package, its flags are missing, and everything else works as before. Packages do not import each other.
@@ -18,12 +20,15 @@ Without a package, its flags are missing, and everything else works as before. P
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import pkgutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
+
+from shmppo.config.info_keys import InfoKey
 
 DIRECTORY = Path(__file__).parent.with_name("extensions")
 """The directory of all packages. No import names it, so that imports go one way."""
@@ -68,3 +73,59 @@ class ExtensionOptions:
     def shortest_rollout(self, steps: int) -> int:
         """Return the minimum number of steps per environment in a rollout. steps: T."""
         return steps
+
+    def idle_columns(self) -> int:
+        """Return the number of columns of an environment, if each of them may be idle at a step.
+
+        0: an environment has one column, which acts at every step.
+        """
+        return 0
+
+    def acting_steps(self, steps: int) -> int:
+        """Return the mean number of steps at which a column acts, at least. steps: of a rollout."""
+        return steps
+
+    def added_info(self) -> list[InfoKey]:
+        """Return further numbers that are reported of each episode. The environment does not have them in `info`."""
+        return []
+
+    def added_parts(self) -> dict[str, bool]:
+        """Return the keys of parts that the observation has beside "obs", and whether only the critic sees each."""
+        return {}
+
+    def evaluate_flags(self) -> dict[str, Any]:
+        """Return the flags with which `evaluate` plays as the evaluations of the run do, by field."""
+        return {}
+
+
+class EvaluationFlags:
+    """Flags that a package adds to `evaluate`. They are also arguments of `policies.evaluation.evaluate`."""
+
+    @staticmethod
+    def others(config: Any) -> Any:
+        """Return what acts beside the policy in the evaluations of a run (`sampling.evaluation.Others`), or None."""
+
+    def prepare(self, trained: Any, **arguments: Any) -> tuple[Any, Any]:
+        """Return the policy to evaluate, and what acts beside it, or None.
+
+        Args:
+            trained: the policy (`policies.policy.TrainedPolicy`).
+            arguments: stochastic, trust, env_kwargs, and record of `evaluate`.
+        """
+        return trained, None
+
+    def compare(self, options: Any, arguments: dict[str, Any]) -> str | None:
+        """Return what the command prints, if it compares several runs. None: it evaluates one run.
+
+        Args:
+            options: all flags.
+            arguments: of `policies.evaluation.evaluate`.
+        """
+        return None
+
+
+@functools.cache
+def evaluation_flags() -> Any:
+    """Return a dataclass of the flags that all packages add to `evaluate`."""
+    kinds = tuple(module.EVALUATION for module in added("evaluation"))
+    return dataclasses.make_dataclass("AddedFlags", [], bases=kinds, frozen=True)

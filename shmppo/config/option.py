@@ -52,8 +52,10 @@ class Traits:
     inexact."""
     read_by_schedule: bool = False
     """Whether it cannot change with --env-schedule, which may read results of evaluations."""
-    one_agent: bool = False
-    """Whether environments with several agents refuse it."""
+    one_column: bool = False
+    """Whether it needs environments that have one column each, which acts at every step."""
+    code: bool = False
+    """Whether it names code to import, as `module:attribute`, unless it has its default."""
     gymnasium: bool = False
     """Whether it needs environments that are made and stepped one by one."""
     per_rank: bool = False

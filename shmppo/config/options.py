@@ -80,10 +80,10 @@ class TaskOptions:
     """Arguments of the environment's constructor, for example frame_skip=4. They are added to those of --preset,
     --config, or --init-from; if --env names another environment, they replace them. Without values, the flag removes
     all."""
-    wrappers: tuple[str, ...] = option((), one_agent=True, gymnasium=True)
+    wrappers: tuple[str, ...] = option((), one_column=True, gymnasium=True)
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
-    env_schedule: str | None = option(None, gymnasium=True)
+    env_schedule: str | None = option(None, gymnasium=True, code=True)
     """`module:function` of a curriculum. function(iteration), function(iteration, metrics), or function(iteration,
     metrics, options) returns the options of `reset` for all episodes that begin in that iteration, counted from 1. The
     metrics are those of the iteration before and of the last evaluation, the options those of the iteration before.
@@ -93,11 +93,11 @@ class TaskOptions:
     hide_obs: tuple[int, ...] | None = None
     """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
     they are 1 and 3."""
-    prev_action: bool = option(False, one_agent=True, gymnasium=True)
+    prev_action: bool = option(False, one_column=True, gymnasium=True)
     """Add the previous action to the observation, as the environment received it. It is zero at an episode's start."""
-    prev_reward: bool = option(False, one_agent=True, gymnasium=True)
+    prev_reward: bool = option(False, one_column=True, gymnasium=True)
     """Add the previous reward to the observation. It is zero at an episode's start."""
-    skip_bad_episodes: bool = option(False, resumable=True, one_agent=True, gymnasium=True)
+    skip_bad_episodes: bool = option(False, resumable=True, one_column=True, gymnasium=True)
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
     ends the run."""
@@ -138,7 +138,7 @@ class NetworkOptions:
     encoder: Literal["auto", "mlp", "nature", "a3c", "impala"] = "auto"
     """Encoder of images. mlp: the layers of --encoder-sizes. nature, a3c, impala: convolutional networks, of which a3c
     is the smallest. auto: nature for images of at least 36 pixels per side, mlp for smaller ones."""
-    network: str | None = None
+    network: str | None = option(None, code=True)
     """`module:factory` of a custom network that replaces encoders and core (docs/tutorials/your-network.md).
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
     init_from: str | None = option(None, common=True, path=True)
@@ -247,7 +247,7 @@ class ObjectiveOptions:
     demonstrations: str | None = option(
         None,
         resumable=True,
-        one_agent=True,
+        one_column=True,
         gymnasium=True,
         path=True,
         unfit_for_search="gives each trial the same returns",
@@ -272,7 +272,7 @@ class ObjectiveOptions:
     """Weight of the entropy bonus."""
     anneal_entropy: bool = False
     """Lower the weight of the entropy bonus linearly to 0 over --anneal-steps."""
-    teacher: str | None = option(None, common=True, one_agent=True, path=True)
+    teacher: str | None = option(None, common=True, one_column=True, path=True)
     """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
     contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). The teacher sees
     the parts of the observation that it was trained with, even those that the actor does not see. None: no teacher."""
@@ -283,7 +283,7 @@ class ObjectiveOptions:
     critic_warmup_steps: int = option(0, COEFFICIENT)
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
     --separate-critic all, and cannot be combined with --auxiliary."""
-    auxiliary: str | None = None
+    auxiliary: str | None = option(None, code=True)
     """`module:factory` of a module that computes an auxiliary loss from the actor's features
     (docs/guides/auxiliary-losses.md). The trained policy does not need it. None: no auxiliary loss."""
 

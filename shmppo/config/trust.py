@@ -3,6 +3,7 @@ commands that messages tell the user to type."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -14,6 +15,8 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from shmppo.config.checks import flag
+from shmppo.config.option import traits_of
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
 from shmppo.utils.files import read_object, short_path
@@ -52,9 +55,9 @@ def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
         found += [NamedCode(name, text) for text in _texts(fields.get(name)) if _NAME_IN_TEXT.match(text)]
     wrappers = [text.partition("(")[0] for text in fields.get("wrappers") or ()]
     found += [NamedCode("wrappers", name) for name in wrappers if ":" in name]
-    functions = [(name, fields.get(name)) for name in ("env_schedule", "network", "auxiliary")]
-    functions += [("eval_opponent", name) for name in (fields.get("eval_opponent"),) if ":" in (name or "")]
-    found += [NamedCode(name, function) for name, function in functions if function is not None]
+    for field in dataclasses.fields(TrainConfig):
+        if traits_of(field).code and fields.get(field.name) not in (None, field.default):
+            found.append(NamedCode(field.name, fields[field.name]))
     return [code for code in found if code.module not in SAFE_MODULES]
 
 

@@ -105,7 +105,7 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         cloning = replace(config, objective="clone", demonstrations=str(path))
         self._task = inspect_task(cloning)
         # This refuses several agents. The episodes are recorded as the environment returns them.
-        self._config = replace(cloning, agents=self._task.agents, hide_obs=())
+        self._config = replace(cloning, **self._task.derived, hide_obs=())
         self._obs: list[list[np.ndarray]] = []  # of the current episode
         self._steps: list[tuple[Any, float, bool, bool]] = []
         self._episodes: list[list[np.ndarray]] = []

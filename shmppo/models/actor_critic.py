@@ -14,13 +14,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.train_config import EXTENSIONS, TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
 from shmppo.models.encoders import encoders_of, orthogonal, orthogonal_
 from shmppo.models.user_module import AuxiliaryLoss, CustomNetwork
 from shmppo.spaces.distributions import Distribution, mask_logits
-from shmppo.spaces.observations import STATE_KEY, Leaf, ObservationSpec
+from shmppo.spaces.observations import Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
 
 # Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently
@@ -221,8 +221,9 @@ def trunk_inputs(config: TrainConfig, observation: ObservationSpec) -> list[tupl
         ConfigError: if a key of --actor-obs or --critic-obs selects nothing, or if they differ on a shared trunk.
     """
     actor = observation.selected(config.actor_obs, "--actor-obs")
-    if config.critic_state:
-        actor = tuple(sorted(set(actor) - set(observation.selected([STATE_KEY], "--critic-state"))))
+    hidden = [key for kind in EXTENSIONS for key, of_critic in kind.added_parts(config).items() if of_critic]
+    if hidden:
+        actor = tuple(sorted(set(actor) - set(observation.selected(hidden, "the critic's part"))))
     critic = observation.selected(config.critic_obs, "--critic-obs")
     if actor != critic and config.separate_critic != "all":
         raise ConfigError(

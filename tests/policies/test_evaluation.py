@@ -13,13 +13,13 @@ import pytest
 import torch
 from environments import Counter
 from public_helpers import exit_code
+from shmppo.policies.opponents import round_robin_table
 
 import shmppo.evaluate as command
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.text import number
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.opponents import round_robin_table
 from shmppo.policies.policy import trained_from
 from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from environments import Counter
+from shmppo.sampling.evaluation_opponents import FunctionOpponent
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 from shmppo.models.actor_critic import build_model
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import EpisodePlayer, EpisodeResult
-from shmppo.sampling.evaluation_opponents import FunctionOpponent
 from shmppo.utils.rng import episode_seed
 
 CONFIG = TrainConfig(num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, workers=0)

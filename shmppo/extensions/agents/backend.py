@@ -1,4 +1,4 @@
-"""The backend `agents`, which steps environments of PettingZoo."""
+"""The backend for environments of PettingZoo."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 
 import gymnasium
 
+from shmppo.config.checks import flag, require
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv, AgentsView, has_agents
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.factory import Backend
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.vector_env import VectorEnv
+from shmppo.extensions.agents.envs import AgentsEnv, AgentsView, has_agents
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 
 
 class AgentsBackend(Backend):
     """Steps environments with several agents, each of which has a column."""
 
-    name = "agents"
+    name = "pettingzoo"
     can_skip = False
 
     def accepts(self, env: Any) -> bool:
@@ -29,11 +30,16 @@ class AgentsBackend(Backend):
         return AgentsView(AgentsEnv(env, config))
 
     def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
-        return isinstance(env, AgentsView)
+        if isinstance(env, AgentsView):
+            return True
+        for name in ("agent_id", "critic_state", "self_play"):
+            unused = getattr(config, name) in (False, None)
+            require(unused, f"{flag(name)} needs an environment with several agents (possible_agents); leave it out")
+        return False
 
     def complete(self, config: TrainConfig, task: EnvSpec, env: gymnasium.Env) -> EnvSpec:
         assert isinstance(env, AgentsView)
-        return dataclasses.replace(task, agents=tuple(env.agents.names))
+        return dataclasses.replace(task, added={"agents": tuple(env.agents.names)})
 
     def make_played(
         self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None

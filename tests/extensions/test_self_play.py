@@ -14,17 +14,17 @@ import pytest
 from conftest import sampled
 from helpers import assert_refused
 from public_helpers import csv_rows, exit_code
+from shmppo.runs.opponent_pool import OpponentPool
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.evaluate import main
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 from shmppo.lockstep.pool import Collect
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.launch import train
-from shmppo.runs.opponent_pool import OpponentPool
 
 BASE = TrainConfig(
     env="agent_environments:Nim", action_masks=True, self_play=(), opponent_every=3, core="gru", num_envs=6,

@@ -10,8 +10,8 @@ import pytest
 from helpers import assert_refused
 from test_agents_env import CROWD, MASKED, Script, env_of, rows_of
 
-from shmppo.envs.agents import AgentsEnv
 from shmppo.errors import EnvError
+from shmppo.extensions.agents.envs import AgentsEnv
 
 CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 

@@ -1,4 +1,4 @@
-"""An environment with several agents (PettingZoo): each agent that it may have is a row of the rollout.
+"""An environment with several agents (PettingZoo): each agent that it may have is a column of the rollout.
 
 An agent is active if it acts in the next step. It is idle before it joins and after it has ended, while the environment
 returns no observation of it, while its action mask allows nothing, and while another agent has the turn.
@@ -16,7 +16,7 @@ from gymnasium import spaces
 from shmppo.config.checks import require, shown
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, mask_starts
-from shmppo.spaces.observations import STATE_KEY
+from shmppo.extensions.agents.options import STATE_KEY, AgentOptions
 
 
 def has_agents(env: Any) -> bool:
@@ -31,7 +31,7 @@ class AgentsEnv:
 
     Attributes:
         env: PettingZoo's parallel environment.
-        names: the A agents that it may have, in the order of their rows.
+        names: the A agents that it may have, in the order of their columns.
         observation_space, action_space: of one agent. With flags that add to the observation, it is a Dict with the
             keys "obs", "agent_id", "state", and "action_mask".
         seen: the last observation of each agent in this episode, None before the first one.
@@ -46,7 +46,7 @@ class AgentsEnv:
         Raises:
             ConfigError: if the agents have different spaces, or if --action-masks is given without masks or missing.
         """
-        where = f"--env {config.env_id}"
+        where, options = f"--env {config.env_id}", AgentOptions.of(config)
         require(
             not isinstance(env, gymnasium.Env) and config.env_backend in ("auto", "gymnasium"),
             f"{where} has several agents (possible_agents); give an environment of PettingZoo, without --env-backend",
@@ -77,11 +77,11 @@ class AgentsEnv:
             "--action-masks",
         )
         parts = [("obs", own["observation"] if self._masked else own)]
-        self._ids = np.eye(len(self.names), dtype=np.int8) if config.agent_id else None
+        self._ids = np.eye(len(self.names), dtype=np.int8) if options.agent_id else None
         if self._ids is not None:
             parts.append(("agent_id", spaces.MultiBinary(len(self.names))))
-        self._critic_state = config.critic_state
-        if config.critic_state:
+        self._critic_state = options.critic_state
+        if options.critic_state:
             require(hasattr(env, "state_space"), f"{where} has no state_space; leave out --critic-state")
             parts.append((STATE_KEY, env.state_space))
         if self._masked:

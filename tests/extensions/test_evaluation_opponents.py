@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from gymnasium import spaces
-
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
-from shmppo.errors import ConfigError
 from shmppo.sampling.evaluation_opponents import FunctionOpponent
+
+from shmppo.errors import ConfigError
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 
 BOX = spaces.Box(-1, 1, (2,))
 ANSWERS: list[Any] = []

@@ -13,16 +13,17 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
-from shmppo.config.info_keys import PREFIX, RESULTS, InfoKey
+from shmppo.config.info_keys import PREFIX, InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
-from shmppo.utils.rng import episode_seed, seat_generator
+from shmppo.extensions.agents.envs import AgentsEnv, AgentsView
+from shmppo.extensions.agents.options import RESULTS, AgentOptions
+from shmppo.utils.rng import episode_seed, keyed_generator
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 _DOUBLE = struct.Struct("d")
@@ -50,7 +51,7 @@ class AgentsVectorEnv(VectorEnv):
         Raises:
             EnvError: if an environment cannot be created.
         """
-        self._size = config.env_rows
+        self._size, self._options = config.columns_per_env, AgentOptions.of(config)
         self._config, self._seeding = config, task.seeding
         views: list[AgentsView] = []
         with ExitStack() as made:  # closes the environments if a later one cannot be made
@@ -169,11 +170,12 @@ class AgentsVectorEnv(VectorEnv):
 
     def _seats(self, e: int, stream: int, episode: int) -> Any:
         """Return which agents opponents play in an episode: bool [A], or False for none."""
-        if self._config.self_play is None:
+        opponents = self._options.self_play
+        if opponents is None:
             return False
-        if self._config.self_play:
-            return [name in self._config.self_play for name in self._envs[e].names]
-        seat = seat_generator(self._config.seed, stream, episode).integers(self._size)
+        if opponents:
+            return [name in opponents for name in self._envs[e].names]
+        seat = keyed_generator(self._config.seed, stream, 4, episode, 0).integers(self._size)
         return np.arange(self._size) != seat
 
     def _store(self, e: int, call: str) -> None:
@@ -223,6 +225,6 @@ class AgentsVectorEnv(VectorEnv):
         if opponents.any():
             lead = np.sign(mean(returns[~opponents].tolist()) - mean(returns[opponents].tolist()))
             game = dict(zip(RESULTS, (float(lead == sign) for sign in (1, 0, -1)), strict=True))
-            slot = self._config.slot_of(self._config.first_row + self.handles[rows.start].index)
+            slot = self._options.slot_of(self._config.first_row + self.handles[rows.start].index)
             results |= game | {f"{result}/{slot}": value for result, value in game.items()}
         return means | {PREFIX + name: value for name, value in results.items()}

@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import EpisodeToRestore
+from shmppo.extensions.agents.envs import AgentsEnv
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 
 CROWD = TrainConfig(
     env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8,
