@@ -33,7 +33,7 @@ class EvaluateFlags:
     """The flags of `python -m shmppo.evaluate`, apart from those of extensions."""
 
     run_dir: tyro.conf.Positional[tuple[Path, ...]]
-    """Directory of the run. A flag that compares runs needs several of them."""
+    """Directory of the run, or of several runs, for a flag that compares them."""
     checkpoint: str = "last"
     """Checkpoint to evaluate: last, best (see --best-by of train), the number of an iteration, or the path of
     a checkpoint file."""
@@ -79,7 +79,6 @@ def _evaluate() -> None:
 
     from shmppo.policies.evaluation import evaluate
 
-    require(bool(options.run_dir), "give one RUN_DIR")
     arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir")}
     with Console(stderr=True, quiet=options.json).status("starting") as status:
         arguments["progress"] = lambda ended, steps: status.update(
@@ -88,7 +87,7 @@ def _evaluate() -> None:
         compared = [module.EVALUATION.compare(options, arguments) for module in added("evaluation")]
         text = next(filter(None, compared), "")
         if not text:
-            require(len(options.run_dir) == 1, "give one RUN_DIR, or several of them with a flag that compares them")
+            require(len(options.run_dir) == 1, "give one RUN_DIR")
             result = evaluate(options.run_dir[0], **arguments)
             text = json.dumps(as_json(result, options)) if options.json else as_text(result, options)
     print_text(text)

@@ -114,11 +114,12 @@ class EvaluationFlags:
         """
         return trained, None
 
-    def compare(self, options: Any, arguments: dict[str, Any]) -> str | None:
+    def compare(self, arguments: dict[str, Any]) -> str | None:
         """Return what the command prints, if it compares several runs. None: it evaluates one run.
 
+        The object has all flags of the command then.
+
         Args:
-            options: all flags.
             arguments: of `policies.evaluation.evaluate`.
         """
         return None

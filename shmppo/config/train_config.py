@@ -139,7 +139,8 @@ class TrainConfig(
     @cached_property
     def columns_per_env(self) -> int:
         """Columns per environment."""
-        return max([1, *(kind.idle_columns(self) for kind in EXTENSIONS)])
+        columns: list[int] = [1, *(kind.idle_columns(self) for kind in EXTENSIONS)]
+        return max(columns)
 
     @cached_property
     def rows(self) -> int:

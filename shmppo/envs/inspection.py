@@ -80,10 +80,8 @@ def inspect_evaluation(config: TrainConfig, task: EnvSpec) -> None:
     where = f"evaluations with {flag_with_value('eval_env_kwargs', config.eval_env_kwargs)}"
     other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
     spaces = [(t.observation, t.spaces["action_space"], t.derived) for t in (task, other)]
-    require(
-        spaces[0] == spaces[1],
-        f"{where} have other {' or '.join(['spaces', *task.derived])} than training; choose others",
-    )
+    compared = " or ".join(["spaces", *task.derived])
+    require(spaces[0] == spaces[1], f"{where} have other {compared} than training; choose others")
 
 
 def _state_std(config: TrainConfig) -> StateStd:

@@ -25,8 +25,8 @@ MASKED = {"env_kwargs": {"masks": True}}
 def rows_of(config: TrainConfig, envs: int = 2) -> AgentsVectorEnv:
     """The rows of some environments."""
     task = inspect_task(config)
-    config = dataclasses.replace(config, agents=task.agents)
-    return AgentsVectorEnv(config, task, 0, envs * len(task.agents))
+    config = dataclasses.replace(config, **task.derived)
+    return AgentsVectorEnv(config, task, 0, envs * config.columns_per_env)
 
 
 def env_of(envs: AgentsVectorEnv, row: int = 0) -> Any:

@@ -39,13 +39,11 @@ class AgentEvaluation(EvaluationFlags):
     that the seed draws, and each of them again with the seats exchanged."""
 
     def __post_init__(self) -> None:
-        require(
-            self.seat is None or self.opponent is not None or self.round_robin,
-            "--seat needs an opponent; add --opponent, or leave out --seat",
-        )
-        if self.opponent not in (None, RANDOM) and Path(str(self.opponent)).exists():
+        alone = self.seat is not None and self.opponent is None
+        require(not alone, "--seat needs an opponent; add --opponent, or leave out --seat")
+        if self.opponent not in (None, RANDOM) and Path(self.opponent).exists():
             # The user's code may change the working directory.
-            object.__setattr__(self, "opponent", str(user_path(str(self.opponent), "--opponent")))
+            object.__setattr__(self, "opponent", str(user_path(self.opponent, "--opponent")))
 
     @staticmethod
     def others(config: TrainConfig) -> Any:
@@ -71,9 +69,8 @@ class AgentEvaluation(EvaluationFlags):
             return replace(trained, config=replace(trained.config, **own)), None
         other = load_opponent(self.opponent, trained, **arguments)
         require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
-        require(
-            self.seat in (None, ANY, *agents), f"--seat is {self.seat}; it must be one of {', '.join(agents)}, or any"
-        )
+        known = self.seat in (None, ANY, *agents)
+        require(known, f"--seat is {self.seat}; it must be one of {', '.join(agents)}, or any")
         if self.seat in agents:
             played = tuple(agent for agent in agents if agent != self.seat)
         else:
@@ -81,13 +78,15 @@ class AgentEvaluation(EvaluationFlags):
         config = replace(trained.config, self_play=played, **WITHOUT_MINIBATCHES)
         return replace(trained, config=config), other
 
-    def compare(self, options: Any, arguments: dict[str, Any]) -> str | None:
+    def compare(self, arguments: dict[str, Any]) -> str | None:
         """Let each pair of runs play, with --round-robin."""
         if not self.round_robin:
             return None
         from shmppo.policies.evaluation import evaluate
         from shmppo.policies.policy import load_trained
 
+        options: Any = self
+        require(len(options.run_dir) > 1, "--round-robin compares several runs; give several RUN_DIR")
         for name in ("opponent", "seat", "video", "record"):
             require(getattr(options, name) is None, f"--{name} is of no use with --round-robin; leave it out")
         require(options.checkpoint == "last", "--round-robin compares the last checkpoints; leave out --checkpoint")
@@ -99,11 +98,7 @@ class AgentEvaluation(EvaluationFlags):
         shares = {}
         for i, j in itertools.combinations(range(len(runs)), 2):
             one, two = (
-                game_results(
-                    evaluate(
-                        runs[player], **arguments | {"opponent": runs[other], "seat": ANY, "round_robin": False}
-                    ).episodes
-                )
+                game_results(evaluate(runs[player], **arguments | {"opponent": runs[other], "seat": ANY}).episodes)
                 for player, other in ((i, j), (j, i))
             )
             shares[i, j] = {own: (one[own] + two[reverse]) / 2 for own, reverse in zip(one, reversed(one), strict=True)}
