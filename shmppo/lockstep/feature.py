@@ -84,5 +84,5 @@ class Feature:
 
 
 def used_features(config: TrainConfig) -> list[type[Feature]]:
-    """Return the features of a run."""
+    """Return the classes of the features that a run has."""
     return [module.FEATURE for module in added("feature") if module.FEATURE.is_used(config)]

@@ -133,7 +133,7 @@ class Agents(Feature):
 
     def state(self) -> dict[str, Any]:
         pool = {"members": [tuple(member) for member in self._members], "chosen": self._chosen, "rating": self.rating}
-        return {"opponents": pool if self._options.slots else None}
+        return {"opponents": pool}
 
     def load(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore the counter and the opponents. Raises ConfigError if a file is missing or damaged."""
