@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import importlib.util
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -59,7 +60,10 @@ def values_type(option: str, *own: str) -> Any:
 
 
 class ExtensionOptions:
-    """Options of a package, which `TrainConfig` inherits. The core calls these methods of every package."""
+    """Options of a package, which `TrainConfig` inherits with these methods.
+
+    A method that several packages override calls that of `super()`.
+    """
 
     @classmethod
     def of(cls: type[Own], config: object) -> Own:
@@ -105,14 +109,12 @@ class EvaluationFlags:
     def others(config: Any) -> Any:
         """Return what acts beside the policy in the evaluations of a run (`sampling.evaluation.Others`), or None."""
 
-    def prepare(self, trained: Any, **arguments: Any) -> tuple[Any, Any]:
-        """Return the policy to evaluate, and what acts beside it, or None.
+    def prepare(self, trained: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return the policy to evaluate, and what acts beside it (`policies.policy.TrainedPolicy`).
 
-        Args:
-            trained: the policy (`policies.policy.TrainedPolicy`).
-            arguments: stochastic, trust, env_kwargs, and record of `evaluate`.
+        arguments: stochastic, trust, env_kwargs, and record of `evaluate`.
         """
-        return trained, None
+        return trained
 
     def compare(self, arguments: dict[str, Any]) -> str | None:
         """Return what the command prints, if it compares several runs. None: it evaluates one run.

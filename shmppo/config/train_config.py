@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import flag, integer, require, shown
-from shmppo.config.extensions import added
+from shmppo.config.extensions import ExtensionOptions, added
 from shmppo.config.hints import field_hint
 from shmppo.config.info_keys import InfoKey, parse_info_keys
 from shmppo.config.option import check_bounds, fields_with
@@ -47,10 +47,10 @@ EXTENSIONS: tuple[Any, ...] = tuple(module.OPTIONS for module in added("options"
 """The option classes of extensions."""
 if typing.TYPE_CHECKING:
 
-    class ExtensionFields:
+    class ExtensionFields(ExtensionOptions):
         """Type checkers do not know these fields."""
 else:
-    ExtensionFields = type("ExtensionFields", EXTENSIONS, {})
+    ExtensionFields = type("ExtensionFields", (*EXTENSIONS, ExtensionOptions), {})
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,12 @@ class TrainConfig(
     @cached_property
     def has_idle_steps(self) -> bool:
         """Whether columns may be idle at a step, which the policy then does not learn from (`VectorEnv.active`)."""
-        return any(kind.idle_columns(self) for kind in EXTENSIONS)
+        return self.idle_columns() > 0
 
     @cached_property
     def columns_per_env(self) -> int:
         """Columns per environment."""
-        columns: list[int] = [1, *(kind.idle_columns(self) for kind in EXTENSIONS)]
-        return max(columns)
+        return max(1, self.idle_columns())
 
     @cached_property
     def rows(self) -> int:
@@ -192,7 +191,7 @@ class TrainConfig(
     @cached_property
     def reported_info(self) -> list[InfoKey]:
         """The keys of `info` that the run reports."""
-        return [*parse_info_keys(self.info_keys), *(key for kind in EXTENSIONS for key in kind.added_info(self))]
+        return parse_info_keys(self.info_keys) + self.added_info()
 
     @cached_property
     def state_slots(self) -> int:
@@ -217,12 +216,12 @@ class TrainConfig(
     @cached_property
     def min_steps(self) -> int:
         """Minimum steps per environment in a rollout: T, or fewer if rollouts may be ended early."""
-        return min((kind.shortest_rollout(self, self.rollout_steps) for kind in EXTENSIONS), default=self.rollout_steps)
+        return self.shortest_rollout(self.rollout_steps)
 
     @cached_property
     def min_sequences(self) -> int:
         """Minimum number of sequences in a rollout of all N environments. Each reset can add one."""
-        steps: int = min((kind.acting_steps(self, self.min_steps) for kind in EXTENSIONS), default=self.min_steps)
+        steps = self.acting_steps(self.min_steps)
         return self.num_envs * -(-steps // self.sequence_steps)
 
     @cached_property

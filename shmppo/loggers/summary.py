@@ -10,7 +10,7 @@ from typing import Any
 
 from shmppo.config.checks import flag_with_value
 from shmppo.config.info_keys import PREFIX
-from shmppo.config.train_config import EXTENSIONS, TrainConfig
+from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command, trust_of
 from shmppo.loggers.metrics import ADDED_GLOSSARY
 from shmppo.loggers.status import because, count, evaluation_text
@@ -110,9 +110,8 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
     """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
     argument = shlex.quote(short_path(run_dir))
     best = " --checkpoint best" if config.best_by != "return" and summary["best_checkpoint"] else ""
-    played = {name: value for kind in EXTENSIONS for name, value in kind.evaluate_flags(config).items()}
-    played |= {"env_kwargs": config.eval_env_kwargs} if config.eval_env_kwargs else {}
-    changes = "".join(f" {flag_with_value(name, value)}" for name, value in played.items())
+    kwargs = {"env_kwargs": config.eval_env_kwargs} if config.eval_env_kwargs else {}
+    changes = "".join(f" {flag_with_value(*one)}" for one in {**config.evaluate_flags(), **kwargs}.items())
     commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}{changes}"]
     if importlib.util.find_spec("matplotlib") is not None:
         commands.append(f"{program('plot')} {argument}")

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from shmppo.config.train_config import EXTENSIONS, TrainConfig
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
 from shmppo.models.encoders import encoders_of, orthogonal, orthogonal_
@@ -221,7 +221,7 @@ def trunk_inputs(config: TrainConfig, observation: ObservationSpec) -> list[tupl
         ConfigError: if a key of --actor-obs or --critic-obs selects nothing, or if they differ on a shared trunk.
     """
     actor = observation.selected(config.actor_obs, "--actor-obs")
-    hidden = [key for kind in EXTENSIONS for key, of_critic in kind.added_parts(config).items() if of_critic]
+    hidden = [key for key, of_critic in config.added_parts().items() if of_critic]
     if hidden:
         actor = tuple(sorted(set(actor) - set(observation.selected(hidden, "the critic's part"))))
     critic = observation.selected(config.critic_obs, "--critic-obs")

@@ -23,7 +23,7 @@ from shmppo.envs.vector_env import RenderedHandle, VectorEnv
 from shmppo.errors import ConfigError
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import MAX_FPS, VideoRecorder, render_without_display, simplify_mujoco
-from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, Others
+from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import describe_error
@@ -112,15 +112,12 @@ def evaluate(
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with numeric_modes(), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
-        others = None
+        arguments = {"trust": trust, "env_kwargs": env_kwargs, "stochastic": stochastic, "record": record}
         for module in added("evaluation"):
-            trained, found = module.EVALUATION.prepare(
-                flags, trained, trust=trust, env_kwargs=env_kwargs, stochastic=stochastic, record=record
-            )
-            others = found or others
+            trained = module.EVALUATION.prepare(flags, trained, arguments)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
-            progress=progress, recorder=demonstrations, others=others,
+            progress=progress, recorder=demonstrations,
         )  # fmt: skip
     if demonstrations is not None:
         demonstrations.save(trained.config, trained.task)
@@ -137,7 +134,6 @@ def play_episodes(
     video: VideoRecorder | None = None,
     progress: Progress | None = None,
     recorder: Recorder | None = None,
-    others: Others | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
 
@@ -150,7 +146,6 @@ def play_episodes(
         video: where to record the episodes, which are then played one by one. None: no video.
         progress: called after each step.
         recorder: records the episodes. None: they are not recorded.
-        others: acts beside the policy. None: what the options of the run say.
 
     Returns:
         One result per episode, in the order of environments.
@@ -178,7 +173,7 @@ def play_episodes(
     player = EpisodePlayer(
         config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
         render_mode=None if video is None else "rgb_array", after_step=after_step, recorder=recorder,
-        others=others,
+        others=trained.others,
     )  # fmt: skip
     batches = [range(k, k + 1) for k in range(episodes)] if video else [range(episodes)]
     with closing(player):

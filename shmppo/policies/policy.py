@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmppo.config.train_config import EXTENSIONS, TrainConfig, stored_config
+from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.schedule import Options
@@ -23,6 +23,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.envs.wrappers import MASK_KEY
 from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model
 from shmppo.sampling.actor import Actor
+from shmppo.sampling.evaluation import Others
 from shmppo.spaces.normalization import RunningMoments
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
 from shmppo.storage.checkpoint import check_learner, load_selected_checkpoint
@@ -47,6 +48,8 @@ class TrainedPolicy:
     """Number of finished iterations."""
     options: Options | None = None
     """Options of `reset` in the last iteration (--env-schedule). None: no options."""
+    others: Others | None = None
+    """What acts beside it in an evaluation. None: what the options of the run say."""
 
     @property
     def input_names(self) -> list[str]:
@@ -68,7 +71,7 @@ def input_names(config: TrainConfig, observation: ObservationSpec) -> list[str]:
     """Return the names of all leaves: "obs", "obs/camera", or what a flag adds, such as "prev_action"."""
     names = [leaf.field for leaf in observation.leaves]
     # Each of these groups of flags puts the observation under the key "obs", beside what it adds.
-    parts = config.action_masks, *(bool(kind.added_parts(config)) for kind in EXTENSIONS)
+    parts = config.action_masks, *config.added_parts()
     groups = (config.prev_action, config.prev_reward), parts
     for _ in range(sum(map(any, groups))):
         names = [name.removeprefix("obs/") for name in names]

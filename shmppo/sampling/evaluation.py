@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -53,18 +52,16 @@ class EpisodeResult(NamedTuple):
     """The numbers of `info` that the episode has, by the name of the metric, `info/KEY`."""
 
 
-class Others(ABC):
+class Others:
     """Acts in evaluations for columns that the policy does not act for. An extension may have a subclass."""
 
-    @abstractmethod
     def begin(self, envs: VectorEnv, seed: int) -> None:
         """Begin an episode in every environment."""
 
-    @abstractmethod
     def act(self, actions: list[Any]) -> None:
         """Replace actions of the policy, one per column. None: the episode has ended."""
 
-    def end(self, column: int) -> None:  # noqa: B027 (without recurrent states, there is nothing to do)
+    def end(self, column: int) -> None:
         """Called when the episode of a column has ended. It may begin again."""
 
 

@@ -13,7 +13,7 @@ from shmppo.envs.factory import Backend
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.vector_env import VectorEnv
-from shmppo.extensions.agents.envs import AgentsEnv, AgentsView, has_agents
+from shmppo.extensions.agents.envs import AgentsEnv
 from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 
 
@@ -24,13 +24,15 @@ class AgentsBackend(Backend):
     can_skip = False
 
     def accepts(self, env: Any) -> bool:
-        return has_agents(env)
+        classes = env.__mro__ if isinstance(env, type) else ()
+        declared = any("possible_agents" in vars(kind).get("__annotations__", ()) for kind in classes)
+        return declared or hasattr(env, "possible_agents")
 
     def adapt(self, env: Any, config: TrainConfig) -> gymnasium.Env:
-        return AgentsView(AgentsEnv(env, config))
+        return AgentsEnv(env, config)
 
     def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
-        if isinstance(env, AgentsView):
+        if isinstance(env, AgentsEnv):
             return True
         for name in ("agent_id", "critic_state", "self_play"):
             unused = getattr(config, name) in (False, None)
@@ -38,8 +40,8 @@ class AgentsBackend(Backend):
         return False
 
     def complete(self, config: TrainConfig, task: EnvSpec, env: gymnasium.Env) -> EnvSpec:
-        assert isinstance(env, AgentsView)
-        return dataclasses.replace(task, added={"agents": tuple(env.agents.names)})
+        assert isinstance(env, AgentsEnv)
+        return dataclasses.replace(task, added={"agents": tuple(env.names)})
 
     def make_played(
         self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None

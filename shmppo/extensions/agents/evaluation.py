@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -52,7 +52,7 @@ class AgentEvaluation(EvaluationFlags):
         options = AgentOptions.of(config)
         return FunctionOpponent(options.eval_opponent, "--eval-opponent") if options.slots else None
 
-    def prepare(self, trained: Any, **arguments: Any) -> tuple[Any, Any]:
+    def prepare(self, trained: Any, arguments: Mapping[str, Any]) -> Any:
         """Let an opponent play some of the agents, or the policy all of them.
 
         Raises:
@@ -62,12 +62,12 @@ class AgentEvaluation(EvaluationFlags):
         from shmppo.extensions.agents.players import load_opponent
         from shmppo.policies.policy import WITHOUT_MINIBATCHES
 
-        agents, recorded = AgentOptions.of(trained.config).agents, arguments.pop("record")
-        require(not (recorded and agents), "--record does not support several agents; leave it out")
+        agents = AgentOptions.of(trained.config).agents
+        require(not (arguments["record"] and agents), "--record does not support several agents; leave it out")
         if self.opponent is None:
             own: dict[str, Any] = {"self_play": None, "eval_opponent": RANDOM}
-            return replace(trained, config=replace(trained.config, **own)), None
-        other = load_opponent(self.opponent, trained, **arguments)
+            return replace(trained, config=replace(trained.config, **own))
+        other = load_opponent(self.opponent, trained, arguments)
         require(len(agents) > 1, f"{trained.config.env_id} has only one agent; leave out --opponent and --round-robin")
         known = self.seat in (None, ANY, *agents)
         require(known, f"--seat is {self.seat}; it must be one of {', '.join(agents)}, or any")
@@ -76,7 +76,7 @@ class AgentEvaluation(EvaluationFlags):
         else:
             played = () if self.seat == ANY else trained.config.self_play or ()
         config = replace(trained.config, self_play=played, **WITHOUT_MINIBATCHES)
-        return replace(trained, config=config), other
+        return replace(trained, config=config, others=other)
 
     def compare(self, arguments: dict[str, Any]) -> str | None:
         """Let each pair of runs play, with --round-robin."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +11,6 @@ import numpy as np
 
 from shmppo.config.checks import require, shown
 from shmppo.config.plugins import load_object
-from shmppo.config.trust import Trusted
 from shmppo.envs.vector_env import VectorEnv
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, fits, is_allowed
 from shmppo.extensions.agents.options import RANDOM
@@ -47,9 +45,9 @@ class Opponent(Others):
         for i, action in zip(columns, self.choose(columns), strict=True):
             actions[i] = action
 
-    @abstractmethod
     def choose(self, columns: Sequence[int]) -> list[Any]:
         """Return an action for each of these columns, in the environment's format."""
+        raise NotImplementedError
 
 
 class FunctionOpponent(Opponent):
@@ -124,12 +122,10 @@ class PolicyOpponent(Opponent):
         self._actor.states[column] = 0.0
 
 
-def load_opponent(
-    name: str, trained: TrainedPolicy, trust: Trusted, env_kwargs: Mapping[str, Any], *, stochastic: bool
-) -> Opponent:
+def load_opponent(name: str, trained: TrainedPolicy, arguments: Mapping[str, Any]) -> Opponent:
     """Return the opponent that `evaluate --opponent` names: "random", `module:function`, or the directory of a run.
 
-    env_kwargs: arguments of the environment that replace or extend those of both runs.
+    arguments: stochastic, trust, and env_kwargs of `evaluate`.
 
     Raises:
         ConfigError: if there is no such opponent, or if it sees or does other things than the evaluated policy.
@@ -137,10 +133,10 @@ def load_opponent(
     path = Path(name)
     if name == RANDOM or (":" in name and not path.exists()):
         return FunctionOpponent(name)
-    other = load_trained(path, trust=trust, env_kwargs=env_kwargs)
+    other = load_trained(path, trust=arguments["trust"], env_kwargs=arguments["env_kwargs"])
     one, two = (
         (run.task.observation, run.task.added, run.task.spaces["action_space"], {*run.config.hidden_indices})
         for run in (trained, other)
     )
     require(one == two, f"the opponent {name} was trained with other agents, spaces, or --hide-obs; choose another run")
-    return PolicyOpponent(other, stochastic=stochastic)
+    return PolicyOpponent(other, stochastic=arguments["stochastic"])

@@ -5,7 +5,6 @@ Environment e plays against opponent e mod F, so an opponent has the same enviro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -19,16 +18,6 @@ from shmppo.sampling.actor import Actor
 from shmppo.sampling.extension import SamplingExtension
 
 
-@dataclass
-class _Opponent:
-    """One opponent, and the arrays with which it acts for all agents of its environments."""
-
-    slot: int
-    columns: np.ndarray
-    obs: list[np.ndarray]
-    actor: Actor
-
-
 class Opponents(SamplingExtension):
     """Acts for the opponents of a range of environments."""
 
@@ -40,7 +29,8 @@ class Opponents(SamplingExtension):
         """Make the opponents of the own environments."""
         super().__init__(*arguments)
         config, distribution, options = self.config, self.task.distribution, AgentOptions.of(self.config)
-        self._opponents: list[_Opponent] = []
+        # Each opponent acts for all columns of its environments: its slot, the columns, and their observations.
+        self._opponents: list[tuple[int, np.ndarray, list[np.ndarray], Actor]] = []
         for slot in range(options.slots):
             own = np.flatnonzero([options.slot_of(config.first_row + n) == slot for n in self.columns])
             if not len(own):
@@ -51,27 +41,26 @@ class Opponents(SamplingExtension):
             obs = [np.zeros((len(own), *leaf.shape[1:]), leaf.dtype) for leaf in self.envs.obs]
             size = config.columns_per_env
             low = (config.first_row + self.columns[own[0]]) // size // options.slots * size
-            self._opponents.append(_Opponent(slot, own, obs, Actor(config, model, distribution, obs, low=low)))
+            self._opponents.append((slot, own, obs, Actor(config, model, distribution, obs, low=low)))
 
     def begin_rollout(self, noise: np.ndarray) -> None:
         """Load the weights and the noise."""
         published = self.buffers.published.added
-        for one in self._opponents:
-            one.actor.load(published["opponent_mean"][one.slot], published["opponent_scale"][one.slot])
-            one.actor.load_noise(noise[:, one.columns])
+        for slot, columns, _, actor in self._opponents:
+            actor.load(published["opponent_mean"][slot], published["opponent_scale"][slot])
+            actor.load_noise(noise[:, columns])
 
     def act(self, actions: np.ndarray, states: np.ndarray, t: int) -> None:
         """Replace the actions and the recurrent states of the agents that opponents play."""
         active = cast(AgentsVectorEnv, self.envs).opponent_active
-        for one in self._opponents:
-            played = active[one.columns]
-            if not played.any():
-                continue
-            for target, source in zip(one.obs, self.envs.obs, strict=True):
-                target[:] = source[one.columns]
-            one.actor.states[:] = states[one.columns]
-            columns, chosen = one.columns[played], one.actor.act(t)
-            actions[columns], states[columns] = chosen[played], one.actor.states[played]
+        for _, columns, obs, actor in self._opponents:
+            played = active[columns]
+            if played.any():
+                for target, source in zip(obs, self.envs.obs, strict=True):
+                    target[:] = source[columns]
+                actor.states[:] = states[columns]
+                actions[columns[played]] = actor.act(t)[played]
+                states[columns[played]] = actor.states[played]
 
 
 SAMPLING = Opponents

@@ -21,7 +21,7 @@ from shmppo.envs.schedule import Options
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
-from shmppo.extensions.agents.envs import AgentsEnv, AgentsView
+from shmppo.extensions.agents.envs import AgentsEnv
 from shmppo.extensions.agents.options import RESULTS, AgentOptions
 from shmppo.utils.rng import episode_seed, keyed_generator
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
@@ -53,17 +53,16 @@ class AgentsVectorEnv(VectorEnv):
         """
         self._size, self._options = config.columns_per_env, AgentOptions.of(config)
         self._config, self._seeding = config, task.seeding
-        views: list[AgentsView] = []
+        self._envs: list[AgentsEnv] = []
         with ExitStack() as made:  # closes the environments if a later one cannot be made
             for n in range(low // self._size, high // self._size):
                 with as_env_error(n):
-                    views.append(cast(AgentsView, make_environment(config, render_mode)))
-                made.callback(close_environment, views[-1], name_of(n))
+                    self._envs.append(cast(AgentsEnv, make_environment(config, render_mode)))
+                made.callback(close_environment, self._envs[-1], name_of(n))
             made.pop_all()
-        self._envs: list[AgentsEnv] = [view.agents for view in views]
         super().__init__(config, task, [RenderedHandle(n) for n in range(low, high)])
         for i, handle in enumerate(self.handles):
-            handle.env = views[i // self._size]
+            handle.env = self._envs[i // self._size]
         self.active, self.opponent_active, self._opponents = np.zeros((3, high - low), bool)
         self.finished: list[EpisodeEnd] = []
 
@@ -90,12 +89,6 @@ class AgentsVectorEnv(VectorEnv):
     def reset_env(self, i: int, episode: int) -> None:
         self._reset(i // self._size, episode)
 
-    def step(
-        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> list[EpisodeEnd]:
-        self.finished = []
-        return super().step(actions, rewards, terminated, truncated)
-
     def reported(self, ended: list[EpisodeEnd]) -> list[EpisodeEnd]:
         return self.finished
 
@@ -111,8 +104,8 @@ class AgentsVectorEnv(VectorEnv):
 
     def _repeat(self, e: int, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> bool:
         """Repeat the actions of an episode. Return whether this has restored the environment."""
-        recorded = [episode.actions for episode in episodes]
-        if any(actions is None for actions in recorded):
+        recorded = [episode.actions or [] for episode in episodes]
+        if episodes[0].actions is None:  # then those of the other agents are unknown, too
             return False
         self._reset(e, episodes[0].number, episodes[0].options)
         for actions in zip(*recorded, strict=True):
@@ -125,11 +118,12 @@ class AgentsVectorEnv(VectorEnv):
 
     def close(self) -> None:
         for e, env in enumerate(self._envs):
-            close_environment(env.env, name_of(self.handles[e * self._size].index // self._size))
+            close_environment(env, name_of(self.handles[e * self._size].index // self._size))
 
     def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
+        self.finished = []
         for e in range(len(self._envs)):
             rows = slice(self._rows(e).start, self._rows(e).stop)
             self._stepped[rows] = played = actions[rows.start] is not None
@@ -140,7 +134,7 @@ class AgentsVectorEnv(VectorEnv):
     def _advance(self, e: int, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step environment e. Returns (rewards, terminated, truncated) of its rows."""
         try:
-            results = self._envs[e].step(actions)
+            results = self._envs[e].advance(actions)
         except FAILURES as error:
             raise self._raised(self._rows(e).start, "step", error) from error
         for k, i in enumerate(self._rows(e)):
@@ -158,7 +152,7 @@ class AgentsVectorEnv(VectorEnv):
         seed = episode_seed(self._config.seed, stream, episode) if self._seeding != "never" else None
         arguments = {"seed": seed, "options": copy.deepcopy(options)}
         try:
-            self._envs[e].reset(**{name: value for name, value in arguments.items() if value is not None})
+            self._envs[e].begin(**{name: value for name, value in arguments.items() if value is not None})
         except FAILURES as error:
             raise self._raised(rows.start, "reset", error) from error
         for leaf in self.obs:
