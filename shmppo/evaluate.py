@@ -17,7 +17,7 @@ import tyro
 
 from shmppo.config.checks import require
 from shmppo.config.command_line import parse
-from shmppo.config.extensions import added, evaluation_flags
+from shmppo.config.extensions import evaluation_flags
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
 from shmppo.errors import print_text, run_command
@@ -84,9 +84,8 @@ def _evaluate() -> None:
         arguments["progress"] = lambda ended, steps: status.update(
             f"{ended} of {options.episodes} episodes, {steps:,} steps"
         )
-        compared = [module.EVALUATION.compare(options, arguments) for module in added("evaluation")]
-        text = next(filter(None, compared), "")
-        if not text:
+        text = options.compare(arguments)
+        if text is None:
             require(len(options.run_dir) == 1, "give one RUN_DIR")
             result = evaluate(options.run_dir[0], **arguments)
             text = json.dumps(as_json(result, options)) if options.json else as_text(result, options)

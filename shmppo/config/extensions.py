@@ -130,5 +130,5 @@ class EvaluationFlags:
 @functools.cache
 def evaluation_flags() -> Any:
     """Return a dataclass of the flags that all packages add to `evaluate`."""
-    kinds = tuple(module.EVALUATION for module in added("evaluation"))
+    kinds = (*(module.EVALUATION for module in added("evaluation")), EvaluationFlags)
     return dataclasses.make_dataclass("AddedFlags", [], bases=kinds, frozen=True)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from shmppo.config.checks import require
-from shmppo.config.extensions import added, evaluation_flags
+from shmppo.config.extensions import evaluation_flags
 from shmppo.config.trust import Trusted
 from shmppo.envs.demonstrations import Recorder
 from shmppo.envs.schedule import Options
@@ -113,8 +113,7 @@ def evaluate(
     with numeric_modes(), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as recorder:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
         arguments = {"trust": trust, "env_kwargs": env_kwargs, "stochastic": stochastic, "record": record}
-        for module in added("evaluation"):
-            trained = module.EVALUATION.prepare(flags, trained, arguments)
+        trained = flags.prepare(trained, arguments)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=recorder,
             progress=progress, recorder=demonstrations,

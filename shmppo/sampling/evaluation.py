@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from shmppo.config.extensions import added
+from shmppo.config.extensions import evaluation_flags
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import backend_of
 from shmppo.envs.demonstrations import Recorder
@@ -92,9 +92,7 @@ class EpisodePlayer:
             recorder: records the episodes. None: they are not recorded.
             others: acts beside the policy. None: what the options of the run say.
         """
-        self._recorder = recorder
-        by_options = [other for module in added("evaluation") if (other := module.EVALUATION.others(config))]
-        self._others: Others | None = others or next(iter(by_options), None)
+        self._recorder, self._others = recorder, others or evaluation_flags().others(config)
         self._config = dataclasses.replace(config, rank=0, ranks=1)  # the seeds do not depend on the ranks
         self._task, self._model = task, model
         self._stochastic, self._max_steps = stochastic, max_steps
