@@ -52,7 +52,6 @@ def parts() -> dict[str, Callable[[], str]]:
         "exceptions": exceptions,
         "presets": presets,
         "metrics.csv": partial(tracked, metrics.GLOSSARY | metrics.ADDED_GLOSSARY),
-        "agents": partial(glossary, metrics.AGENT_GLOSSARY),
         "eval.csv": partial(tracked, metrics.EVALUATION_GLOSSARY),
         "kl.csv": partial(glossary, KL_GLOSSARY),
         "phases": partial(glossary, PHASE_GLOSSARY),

@@ -6,7 +6,6 @@ The normalization statistics of the checkpoint stay fixed.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import sys
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ class EvaluateFlags:
     """The flags of `python -m shmppo.evaluate`, apart from those of extensions."""
 
     run_dir: tyro.conf.Positional[tuple[Path, ...]]
-    """Directory of the run. With --round-robin, of several runs."""
+    """Directory of the run, or of several runs, for a flag that compares them."""
     checkpoint: str = "last"
     """Checkpoint to evaluate: last, best (see --best-by of train), the number of an iteration, or the path of
     a checkpoint file."""
@@ -51,16 +50,6 @@ class EvaluateFlags:
     video: Path | None = None
     """Record all episodes, one after the other, in this mp4 or gif file. The video runs at normal speed with at most 30
     frames per second (extra `video`). None: no video."""
-    opponent: str | None = None
-    """With several agents, what plays those that the policy does not play: random, the directory of a run, or
-    `module:function`, which gets (observation, action space, NumPy generator) and returns an action. None: the policy
-    plays all agents."""
-    seat: str | None = None
-    """With --opponent, the agent that the policy plays. any: one that the seed draws for each episode. None: those
-    that the run's --self-play does not name, or if it names none, any."""
-    round_robin: bool = False
-    """Let all runs play against each other, and print their scores. Each pair plays --episodes games with seats that
-    the seed draws, and each of them again with the seats exchanged."""
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()
@@ -87,45 +76,17 @@ def _evaluate() -> None:
 
     from shmppo.policies.evaluation import evaluate
 
-    runs, several = options.run_dir, options.round_robin
-    require(len(runs) >= 1 and (len(runs) > 1) == several, "give one RUN_DIR, or several of them with --round-robin")
-    arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir", "round_robin")}
+    arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir")}
     with Console(stderr=True, quiet=options.json).status("starting") as status:
         arguments["progress"] = lambda ended, steps: status.update(
             f"{ended} of {options.episodes} episodes, {steps:,} steps"
         )
-        if several:
-            text = _round_robin(options, arguments)
-        else:
-            result = evaluate(runs[0], **arguments)
+        text = options.compare(arguments)
+        if text is None:
+            require(len(options.run_dir) == 1, "give one RUN_DIR")
+            result = evaluate(options.run_dir[0], **arguments)
             text = json.dumps(as_json(result, options)) if options.json else as_text(result, options)
     print_text(text)
-
-
-def _round_robin(options: Any, arguments: dict[str, Any]) -> str:
-    """Let each pair of runs play, and return what the command prints."""
-    from shmppo.policies.evaluation import evaluate
-    from shmppo.policies.opponents import ANY, game_results, round_robin_table
-    from shmppo.policies.policy import load_trained
-    from shmppo.utils.files import user_path
-
-    for name in ("opponent", "seat", "video", *(one.name for one in dataclasses.fields(evaluation_flags()))):
-        require(getattr(options, name) is None, f"--{name} is of no use with --round-robin; leave it out")
-    require(options.checkpoint == "last", "--round-robin compares the last checkpoints; leave out --checkpoint")
-    names = list(map(str, options.run_dir))
-    runs = [str(user_path(name, "run_dir")) for name in names]  # an environment may change the working directory
-    agents = load_trained(runs[0], trust=options.trust, env_kwargs=options.env_kwargs).task.agents
-    require(len(agents) <= 2, f"--round-robin needs a game of 2 agents, not {len(agents)}; use --opponent")
-    shares = {}
-    for i, j in itertools.combinations(range(len(runs)), 2):
-        one, two = (
-            game_results(evaluate(runs[player], **arguments | {"opponent": runs[other], "seat": ANY}).episodes)
-            for player, other in ((i, j), (j, i))
-        )
-        shares[i, j] = {own: (one[own] + two[reverse]) / 2 for own, reverse in zip(one, reversed(one), strict=True)}
-    if options.json:
-        return json.dumps([{"runs": [names[i], names[j]], **share} for (i, j), share in shares.items()])
-    return round_robin_table(names, shares)
 
 
 def as_text(result: Evaluation, options: Any) -> str:

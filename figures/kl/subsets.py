@@ -27,7 +27,7 @@ from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect
 from shmppo.lockstep.share import Share, divide_work
 from shmppo.parallel.process_group import SINGLE_PROCESS
-from shmppo.parallel.shared_buffers import Rollout, SharedBuffers, allocate
+from shmppo.parallel.shared_buffers import Rollout, SharedBuffers, allocate, declared_arrays
 from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.layout import run_fields
@@ -89,7 +89,7 @@ def update_on(
     """
     config = dataclasses.replace(config, num_envs=len(envs))
     buffers = new_buffers(config, task)
-    axes = {declared.name: declared.metadata["axes"].split() for declared in dataclasses.fields(Rollout)}
+    axes = {name: declared["axes"].split() for name, declared in declared_arrays(Rollout).items()}
     for field in buffers.fields:
         if field.group == "rollout" and "N" in axes[field.name.partition("/")[0]]:
             axis = axes[field.name.partition("/")[0]].index("N")

@@ -27,9 +27,12 @@ import dataclasses
 import functools
 import importlib.util
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
+
+from shmppo.config.info_keys import InfoKey
 
 DIRECTORY = Path(__file__).parent.with_name("extensions")
 """The directory of all packages. No import names it, so that imports go one way."""
@@ -91,6 +94,29 @@ class ExtensionOptions:
         """Return the fields of a run that are the defaults of a new run with its weights (--init-from)."""
         return fields
 
+    def idle_columns(self) -> int:
+        """Return the number of columns of an environment, if each of them may be idle at a step.
+
+        0: an environment has one column, which acts at every step.
+        """
+        return 0
+
+    def acting_steps(self, steps: int) -> int:
+        """Return the mean number of steps at which a column acts, at least. steps: of a rollout."""
+        return steps
+
+    def added_info(self) -> list[InfoKey]:
+        """Return further numbers that are reported of each episode. The environment does not have them in `info`."""
+        return []
+
+    def added_parts(self) -> dict[str, bool]:
+        """Return the keys of parts that the observation has beside "obs", and whether only the critic sees each."""
+        return {}
+
+    def evaluate_flags(self) -> dict[str, Any]:
+        """Return the flags with which `evaluate` plays as the evaluations of the run do, by field."""
+        return {}
+
 
 class EvaluationFlags:
     """Flags that a package adds to `evaluate`. They are also arguments of `policies.evaluation.evaluate`."""
@@ -102,6 +128,27 @@ class EvaluationFlags:
         `end_batch` gets the environments and the lengths of their episodes, and its `save` the configuration and the
         task of the policy.
         """
+
+    @staticmethod
+    def others(config: Any) -> Any:
+        """Return what acts beside the policy in the evaluations of a run (`sampling.evaluation.Others`), or None."""
+
+    def prepare(self, trained: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return the policy to evaluate, and what acts beside it (`policies.policy.TrainedPolicy`).
+
+        arguments: stochastic, trust, env_kwargs, and the added flags of `evaluate`.
+        """
+        return trained
+
+    def compare(self, arguments: dict[str, Any]) -> str | None:
+        """Return what the command prints, if it compares several runs. None: it evaluates one run.
+
+        The object has all flags of the command then.
+
+        Args:
+            arguments: of `policies.evaluation.evaluate`.
+        """
+        return None
 
 
 @functools.cache

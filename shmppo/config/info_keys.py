@@ -14,9 +14,6 @@ PREFIX = "info/"
 AUTOMATIC = ("is_success", "success")
 """Keys that are reported without being named, if an environment has them."""
 
-RESULTS = ("win", "draw", "loss")
-"""Results of a game. It is won if the policy's agents have a higher mean return than those of its opponents."""
-
 
 class InfoKey(NamedTuple):
     """A key of `info`, and how its values at the steps of an episode become one number."""
@@ -51,15 +48,3 @@ def parse_info_keys(texts: Sequence[str]) -> list[InfoKey]:
         keys.append(InfoKey(path, how or "last", True, PREFIX + printable(name)))
     named = [key.path for key in keys]
     return keys + [InfoKey((name,), "last", False, PREFIX + name) for name in AUTOMATIC if (name,) not in named]
-
-
-def agent_keys(agents: Sequence[str], slots: int) -> list[InfoKey]:
-    """Return the keys of environments with several agents. Their numbers do not come from `info`.
-
-    Args:
-        agents: names; each has a return.
-        slots: number of opponents in self-play. The results of games also count for each of them. 0: no self-play.
-    """
-    named = [f"return/{agent}" for agent in agents] + list(RESULTS if slots else ())
-    per_slot = [f"{result}/{slot}" for slot in range(slots) for result in RESULTS]
-    return [InfoKey((), "last", name in named, PREFIX + printable(name)) for name in named + per_slot]

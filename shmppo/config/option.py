@@ -51,8 +51,8 @@ class Traits:
     iterations, or if the recording has other content, no new run gives the same weights, so the run becomes inexact."""
     read_by_schedule: bool = False
     """Whether it cannot change with --env-schedule, which may read results of evaluations."""
-    one_agent: bool = False
-    """Whether environments with several agents refuse it."""
+    one_column: bool = False
+    """Whether it needs environments that have one column each, which acts at every step."""
     gymnasium: bool = False
     """Whether it needs environments that are made and stepped one by one."""
     per_rank: bool = False

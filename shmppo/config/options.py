@@ -78,7 +78,7 @@ class TaskOptions:
     """Arguments of the environment's constructor, for example frame_skip=4. They are added to those of --preset,
     --config, or --init-from; if --env names another environment, they replace them. Without values, the flag removes
     all."""
-    wrappers: tuple[str, ...] = option((), one_agent=True, gymnasium=True)
+    wrappers: tuple[str, ...] = option((), one_column=True, gymnasium=True)
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
     env_schedule: str | None = option(None, gymnasium=True, code=True)
@@ -91,11 +91,11 @@ class TaskOptions:
     hide_obs: tuple[int, ...] | None = None
     """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
     they are 1 and 3."""
-    prev_action: bool = option(False, one_agent=True, gymnasium=True)
+    prev_action: bool = option(False, one_column=True, gymnasium=True)
     """Add the previous action to the observation, as the environment received it. It is zero at an episode's start."""
-    prev_reward: bool = option(False, one_agent=True, gymnasium=True)
+    prev_reward: bool = option(False, one_column=True, gymnasium=True)
     """Add the previous reward to the observation. It is zero at an episode's start."""
-    skip_bad_episodes: bool = option(False, resumable=True, one_agent=True, gymnasium=True)
+    skip_bad_episodes: bool = option(False, resumable=True, one_column=True, gymnasium=True)
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
     environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
     ends the run."""

@@ -80,10 +80,7 @@ class EvaluationOptions:
     """Episodes per evaluation, over all ranks. They have the same seeds in every evaluation."""
     eval_env_kwargs: KeywordArguments = option({}, resumable=True, read_by_schedule=True)
     """Arguments of the environment's constructor in evaluations. They are added to --env-kwargs, or replace them."""
-    eval_opponent: str = option("random", resumable=True, read_by_schedule=True, code=True)
-    """What plays the agents of --self-play in evaluations: random, or `module:function`, which gets (observation,
-    action space, NumPy generator) and returns an action."""
-    eval_videos: bool = neutral_option(False, one_agent=True, per_rank=True)
+    eval_videos: bool = neutral_option(False, one_column=True, per_rank=True)
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     best_by: str = neutral_option("return", common=True)
     """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return

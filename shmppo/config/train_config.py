@@ -22,11 +22,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shmppo.config.agent_options import AgentOptions
 from shmppo.config.checks import flag, integer, require, shown
 from shmppo.config.extensions import ExtensionOptions, added
 from shmppo.config.hints import field_hint
-from shmppo.config.info_keys import InfoKey, agent_keys, parse_info_keys
+from shmppo.config.info_keys import InfoKey, parse_info_keys
 from shmppo.config.option import check_bounds, fields_with, traits_of
 from shmppo.config.options import NetworkOptions, ObjectiveOptions, OptimizerOptions, TaskOptions, UpdateOptions
 from shmppo.config.removed import without_removed
@@ -42,7 +41,6 @@ DEFAULT_HIDE_OBS = (1, 3)  # the velocities, so that the default job needs memor
 SHARD_STEPS = 256  # larger minibatches have one gradient shard per so many steps
 SMALL_SHARD_STEPS, SMALL_SHARDS = 64, 16  # smaller ones have more, so that 16 cores have work, see `shards`
 MAX_SHARDS = 64  # limits the memory of the shard gradients [G, P] and the time of their serial sum
-OPPONENTS = 4  # at a time, in self-play
 BATCH_ROWS, MAX_BATCH_ROWS = 8, 64  # a worker with fewer environments computes rows that it does not need
 
 EXTENSIONS: tuple[Any, ...] = tuple(module.OPTIONS for module in added("options") if hasattr(module, "OPTIONS"))
@@ -65,7 +63,6 @@ class TrainConfig(
     ObjectiveOptions,
     UpdateOptions,
     NetworkOptions,
-    AgentOptions,
     TaskOptions,
 ):
     """The configuration of one training run.
@@ -130,28 +127,24 @@ class TrainConfig(
         return self.core != "none"
 
     @cached_property
-    def slots(self) -> int:
-        """F, number of opponents with weights of their own at a time. 0 without self-play."""
-        return 0 if self.self_play is None else OPPONENTS
-
-    @cached_property
     def sequence_steps(self) -> int:
         """Maximum length of a sequence in the update, in steps: L, or 1 for a policy without recurrent state."""
         return self.seq_len if self.recurrent else 1
 
-    def slot_of(self, row: int) -> int:
-        """Return the index of the opponent against which the environment of a row plays. row: among all ranks."""
-        return row // self.env_rows % self.slots
+    @cached_property
+    def has_idle_steps(self) -> bool:
+        """Whether columns may be idle at a step, which the policy then does not learn from (`VectorEnv.active`)."""
+        return self.idle_columns() > 0
 
     @cached_property
-    def env_rows(self) -> int:
-        """Rows per environment: the number of its agents, or 1 without agents."""
-        return max(len(self.agents), 1)
+    def columns_per_env(self) -> int:
+        """Columns per environment."""
+        return max(1, self.idle_columns())
 
     @cached_property
     def rows(self) -> int:
-        """N, rows of a rollout: environments, or their agents."""
-        return self.num_envs * self.env_rows
+        """N, columns of a rollout, of all environments."""
+        return self.num_envs * self.columns_per_env
 
     @cached_property
     def rank_steps(self) -> int:
@@ -198,7 +191,7 @@ class TrainConfig(
     @cached_property
     def reported_info(self) -> list[InfoKey]:
         """The keys of `info` that the run reports."""
-        return parse_info_keys(self.info_keys) + agent_keys(self.agents, self.slots)
+        return parse_info_keys(self.info_keys) + self.added_info()
 
     @cached_property
     def state_slots(self) -> int:
@@ -223,15 +216,12 @@ class TrainConfig(
     @cached_property
     def min_steps(self) -> int:
         """Minimum steps per environment in a rollout: T, or fewer if rollouts may be ended early."""
-        return min((kind.shortest_rollout(self, self.rollout_steps) for kind in EXTENSIONS), default=self.rollout_steps)
+        return self.shortest_rollout(self.rollout_steps)
 
     @cached_property
     def min_sequences(self) -> int:
-        """Minimum number of sequences in a rollout of all N environments. Each reset can add one.
-
-        In self-play, the agents are expected to act equally often.
-        """
-        steps = self.min_steps if self.self_play is None else max(1, self.min_steps // self.env_rows)
+        """Minimum number of sequences in a rollout of all N environments. Each reset can add one."""
+        steps = self.acting_steps(self.min_steps)
         return self.num_envs * -(-steps // self.sequence_steps)
 
     @cached_property
@@ -252,7 +242,7 @@ class TrainConfig(
         """The rows that each worker steps, or all of them without workers: those of whole environments."""
         parts = max(self.num_workers, 1)
         envs = [partition(self.num_envs, parts, w) for w in range(parts)]
-        return [range(part.start * self.env_rows, part.stop * self.env_rows) for part in envs]
+        return [range(part.start * self.columns_per_env, part.stop * self.columns_per_env) for part in envs]
 
     @cached_property
     def workers_compute_gradients(self) -> bool:
@@ -379,7 +369,6 @@ def _check(config: TrainConfig) -> None:
     _check_combinations(config)
     _check_workers(config)
     _check_minibatches(config)
-    _check_agents(config)
 
 
 def _check_combinations(c: TrainConfig) -> None:
@@ -419,15 +408,6 @@ def _check_minibatches(c: TrainConfig) -> None:
         c.minibatches * c.shards <= c.min_sequences,
         f"--minibatches {c.minibatches} × --grad-shards {c.shards} needs {c.minibatches * c.shards} sequences, but a "
         f"rollout may give only {c.min_sequences}; lower one of them",
-    )
-
-
-def _check_agents(c: TrainConfig) -> None:
-    for name in fields_with(type(c), one_agent=True) if c.agents else ():
-        require(not getattr(c, name), f"{flag(name)} does not support environments with several agents; leave it out")
-    require(
-        not c.critic_state or c.separate_critic == "all",
-        "--critic-state needs a critic of its own; add --separate-critic all",
     )
 
 

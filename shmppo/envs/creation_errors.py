@@ -28,7 +28,8 @@ def imported_factory(env_id: str, base: type = gymnasium.Env) -> Callable[..., A
     if not colon:
         return None
     found = getattr(import_module(module_name, f"--env {env_id}"), name, None)  # "Pong-v5" is not an attribute
-    if found is not None and not any(module.BACKEND.accepts(found) for module in added("backend")):
+    accepted = isinstance(found, type) and any(module.BACKEND.accepts(found) for module in added("backend"))
+    if found is not None and not accepted:
         check_callable(found, f"--env {env_id}", base)
     return found
 

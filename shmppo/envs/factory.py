@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import gymnasium
 
-from shmppo.config.checks import flag, require
+from shmppo.config.checks import require
 from shmppo.config.extensions import added
 from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
@@ -101,9 +101,6 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
     for backend in backends():
         if backend.accepts(env):
             return backend.adapt(env, config)
-    for name in ("agent_id", "critic_state", "self_play"):
-        unused = getattr(config, name) in (False, None)
-        require(unused, f"{flag(name)} needs an environment with several agents (possible_agents); leave it out")
     for text in config.wrappers:
         env = _wrap(env, text)
     where = f"--env {config.env_id}"

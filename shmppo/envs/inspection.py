@@ -79,8 +79,9 @@ def inspect_evaluation(config: TrainConfig, task: EnvSpec) -> None:
         return
     where = f"evaluations with {flag_with_value('eval_env_kwargs', config.eval_env_kwargs)}"
     other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
-    spaces = [(t.observation, t.spaces["action_space"], t.agents) for t in (task, other)]
-    require(spaces[0] == spaces[1], f"{where} have other spaces or agents than training; choose others")
+    spaces = [(t.observation, t.spaces["action_space"], t.derived) for t in (task, other)]
+    compared = " or ".join(["spaces", *task.derived])
+    require(spaces[0] == spaces[1], f"{where} have other {compared} than training; choose others")
 
 
 def _state_std(config: TrainConfig) -> StateStd:

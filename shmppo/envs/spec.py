@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from shmppo.config.option import traits_of
+from shmppo.config.train_config import EXTENSIONS
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.spaces.observations import ObservationSpec
 
@@ -30,7 +32,11 @@ class EnvSpec:
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
     spaces: dict[str, str] = field(default_factory=dict)
     """The observation space and the action space as text, to compare with those of recordings."""
-    agents: tuple[str, ...] = ()
-    """Names of the agents that an environment may have. Empty: an environment of Gymnasium."""
     added: dict[str, Any] = field(default_factory=dict)
     """What extensions add, by a name of their own. It is pickled for each process of a run."""
+
+    @property
+    def derived(self) -> dict[str, Any]:
+        """The fields of the configuration that extensions derive from an environment, by name."""
+        options = [option for kind in EXTENSIONS for option in fields(kind) if traits_of(option).derived]
+        return {option.name: self.added.get(option.name, option.default) for option in options}

@@ -127,7 +127,7 @@ class VectorEnv(ABC):
         info: the numbers of `info` of each current episode.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
         options: the options that the resets of the next episodes get (--env-schedule). None: no options.
-        active: with several agents, which rows act in the next step. None: all.
+        active: bool [n], which columns act in the next step, if they may be idle. None: all.
     """
 
     active: np.ndarray | None = None
@@ -193,7 +193,7 @@ class VectorEnv(ABC):
         return ended
 
     def total(self, i: int) -> float:
-        """Return the return so far of the environment that begins at row i, summed over the agents of the policy."""
+        """Return the return so far of the environment that begins at column i, summed over those of the policy."""
         return float(self.returns[i])
 
     @abstractmethod

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def episode_ends(rollout: Rollout) -> np.ndarray:
-    """Return whether an episode ended with each step, bool [T, N]. With several agents: the episode of all of them."""
+    """Return whether an episode ended with each step, bool [T, N]. With idle steps: that of all columns."""
     ended: np.ndarray = rollout.joint_end if rollout.joint_end.size else rollout.terminated | rollout.truncated
     return ended
 
@@ -30,16 +30,16 @@ class ActionLog:
             current iteration, and those in which episodes in progress have begun.
     """
 
-    def __init__(self, num_envs: int, action_size: int, limit: int, env_rows: int = 1) -> None:
+    def __init__(self, num_envs: int, action_size: int, limit: int, columns_per_env: int = 1) -> None:
         """Create an empty log.
 
         Args:
             limit: the log stores no actions of episodes with more steps.
-            env_rows: the number of agents, each of which has an index of its own.
+            columns_per_env: each of them has an index of its own.
         """
         self.iteration = 0
         self.options: dict[int, Options] = {}
-        self._limit, self._env_rows = limit, env_rows
+        self._limit, self._columns_per_env = limit, columns_per_env
         self._action_size = action_size
         self._numbers = [0] * num_envs
         self._began = [1] * num_envs
@@ -70,7 +70,7 @@ class ActionLog:
             if self._lengths[n] > self._limit:
                 if self._parts[n]:
                     message = "environment %d: the episode has more than %d steps, so it cannot be replayed"
-                    log.info(message, n // self._env_rows, self._limit)
+                    log.info(message, n // self._columns_per_env, self._limit)
                 self._parts[n].clear()
             elif begin < end:
                 self._parts[n].append(actions[begin:end, n].copy())

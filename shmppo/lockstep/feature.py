@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
@@ -36,6 +39,10 @@ class Feature:
         """Prepare the feature. It is called before the processes of the run are started."""
         self.config, self.task, self.buffers, self.group, self.run_dir = config, task, buffers, group, run_dir
 
+    @staticmethod
+    def check(config: TrainConfig) -> None:
+        """Raise ConfigError if a run cannot begin. It is called before anything is written or started."""
+
     def networks(self) -> list[tuple[TrainConfig, ActorCritic]]:
         """Return further networks that act in the run, each with the configuration with which it was trained."""
         return []
@@ -56,14 +63,30 @@ class Feature:
     def end_update(self, iteration: int, steps: int) -> None:
         """Called after the last optimizer step of an update. steps: of this update."""
 
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        """Return further metrics of an iteration. env_steps: of all ranks, in this iteration."""
+    def end_episodes(self, columns: Sequence[int], info: np.ndarray) -> None:
+        """Called with the episodes that ended in a rollout, in their order.
+
+        Args:
+            columns: the first column of the environment of each episode, among all ranks.
+            info: float64 [episodes, I], the numbers of `TrainConfig.reported_info`.
+        """
+
+    def metrics(self, steps: int) -> dict[str, float]:
+        """Return further metrics of an iteration. steps: at which a column has acted, of all ranks, in it."""
         return {}
 
+    def summary(self) -> dict[str, Any]:
+        """Return further entries of summary.json."""
+        return {}
 
-def used_features(
-    config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, group: ProcessGroup, run_dir: Path
-) -> list[Any]:
-    """Make the features of a run."""
-    kinds: list[type[Feature]] = [module.FEATURE for module in added("feature")]
-    return [kind(config, task, buffers, group, run_dir) for kind in kinds if kind.is_used(config)]
+    def state(self) -> dict[str, Any]:
+        """Return further entries of a checkpoint."""
+        return {}
+
+    def load(self, checkpoint: Mapping[str, Any]) -> None:
+        """Restore what a checkpoint contains."""
+
+
+def used_features(config: TrainConfig) -> list[type[Feature]]:
+    """Return the classes of the features that a run has."""
+    return [module.FEATURE for module in added("feature") if module.FEATURE.is_used(config)]

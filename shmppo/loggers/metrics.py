@@ -44,13 +44,6 @@ ADDED_GLOSSARY: dict[str, str] = {
 }
 """Further columns of runs that use an extension. Runs with --info-keys also have `info/KEY`."""
 
-AGENT_GLOSSARY: dict[str, str] = {
-    "agent_steps": "steps at which an agent acted, of all agents: the steps that the policy has learned from",
-    "elo": "Elo rating of the policy against its opponents (`--self-play`); the initial weights have 0",
-}
-"""Further columns of runs with several agents, which also have `info/return/NAME`, the return of each agent, and in
-self-play `info/win`, `info/draw`, and `info/loss`."""
-
 EVALUATION_GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
     "env_steps": "finished environment steps",
@@ -76,7 +69,7 @@ def _terms(group: str) -> list[str]:
 
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "rollout": (
-        "episodes", "failed_episodes", "return_mean_100", "length_mean_100", "agent_steps", "elo",
+        "episodes", "failed_episodes", "return_mean_100", "length_mean_100",
     ),
     "losses": (*_terms("losses"), "explained_variance", "gradient_norm"),
     "policy": (
@@ -97,7 +90,7 @@ TIMED_COLUMNS = TRACKER_GROUPS["time"]
 
 DECISIVE = tuple(
     name
-    for name in dict.fromkeys([*GLOSSARY, *ADDED_GLOSSARY, *AGENT_GLOSSARY, *EVALUATION_GLOSSARY])
+    for name in dict.fromkeys([*GLOSSARY, *ADDED_GLOSSARY, *EVALUATION_GLOSSARY])
     if name not in (*TIMED_COLUMNS, "eval/seconds", WEIGHTS_HASH)
 )
 """Metrics that are the same in two runs of one configuration, also after crashes and resumes."""

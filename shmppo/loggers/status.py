@@ -139,8 +139,7 @@ class RunStatus:
         config = self.config
         ranks = f"{config.ranks} ranks of " if config.ranks > 1 else ""
         workers = count(config.num_workers, "worker") if config.num_workers else "no workers"
-        agents = f" of {count(len(config.agents), 'agent')}" if config.agents else ""
-        return f"{printable(config.env_id)}  {ranks}{count(config.num_envs, 'environment')}{agents}, {workers}"
+        return f"{printable(config.env_id)}  {ranks}{count(config.num_envs, 'environment')}, {workers}"
 
     @property
     def directory(self) -> str:

@@ -12,6 +12,7 @@ from shmppo.config.checks import flag_with_value
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command, trust_of
+from shmppo.loggers.metrics import ADDED_GLOSSARY
 from shmppo.loggers.status import because, count, evaluation_text
 from shmppo.loggers.text import clock, number
 from shmppo.utils.commands import program
@@ -61,7 +62,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         "evaluation": _evaluation_text(evaluation, summary["iterations"]),
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
-        "agent steps": f"{summary['agent_steps']:,} of {count(len(config.agents), 'agent')}" if config.agents else "",
+        **{name.replace("_", " "): f"{summary[name]:,}" for name in ADDED_GLOSSARY if name in summary},
         "time": ", ".join(f"{name} {phases[name] / whole:.0%}" for name in PHASES if phases[name] / whole >= 0.005),
         "kernel": "torch, which is slower; see --kernel" if config.kernel == "torch" else "",
         "memory": f"peak of all processes {summary['peak_memory_bytes'] / 2**20:.0f} MiB, "
@@ -109,9 +110,9 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
     """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
     argument = shlex.quote(short_path(run_dir))
     best = " --checkpoint best" if config.best_by != "return" and summary["best_checkpoint"] else ""
-    opponent = "" if config.self_play is None else f" --opponent {shlex.quote(config.eval_opponent)}"
-    kwargs = f" {flag_with_value('env_kwargs', config.eval_env_kwargs)}" if config.eval_env_kwargs else ""
-    commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}{opponent}{kwargs}"]
+    kwargs = {"env_kwargs": config.eval_env_kwargs} if config.eval_env_kwargs else {}
+    changes = "".join(f" {flag_with_value(*one)}" for one in {**config.evaluate_flags(), **kwargs}.items())
+    commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}{changes}"]
     if importlib.util.find_spec("matplotlib") is not None:
         commands.append(f"{program('plot')} {argument}")
     more = ""

@@ -21,7 +21,7 @@ from shmppo.models.cores import CORES
 from shmppo.models.encoders import encoders_of, orthogonal, orthogonal_
 from shmppo.models.user_module import CustomNetwork
 from shmppo.spaces.distributions import Distribution, mask_logits
-from shmppo.spaces.observations import STATE_KEY, Leaf, ObservationSpec
+from shmppo.spaces.observations import Leaf, ObservationSpec
 from shmppo.utils.torch_utils import ALIGNMENT
 
 # Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently
@@ -224,8 +224,9 @@ def trunk_inputs(config: TrainConfig, observation: ObservationSpec) -> list[tupl
         ConfigError: if a key of --actor-obs or --critic-obs selects nothing, or if they differ on a shared trunk.
     """
     actor = observation.selected(config.actor_obs, "--actor-obs")
-    if config.critic_state:
-        actor = tuple(sorted(set(actor) - set(observation.selected([STATE_KEY], "--critic-state"))))
+    hidden = [key for key, of_critic in config.added_parts().items() if of_critic]
+    if hidden:
+        actor = tuple(sorted(set(actor) - set(observation.selected(hidden, "the critic's part"))))
     critic = observation.selected(config.critic_obs, "--critic-obs")
     if actor != critic and config.separate_critic != "all":
         raise ConfigError(

@@ -11,11 +11,11 @@ of `Control` are the exception.
 Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, REDUCE, and STEP
 for each minibatch, and EVALUATE after an update (with --eval-every).
 
-Axes: T steps, N rows (environments or all their agents), W workers (at least 1), K epochs, M minibatches, G gradient
-shards, C stored states per row, E episodes of an evaluation, F opponents (0 without --self-play), X = N with several
-agents, otherwise 0. Sizes: D normalized part of an observation, A action, I keys of `info`, P flat vector of all
-parameters, S recurrent state. Per step: Q log_probs (1, or A with --ratio per-dimension), O policy parameters (0 with
---objective clip). Extensions have further arrays and axes (`config.extensions`, place `arrays`).
+Axes: T steps, N rows (the columns of all environments), W workers (at least 1), K epochs, M minibatches, G gradient
+shards, C stored states per row, E episodes of an evaluation, X = N if columns may be idle, otherwise 0. Sizes: D
+normalized part of an observation, A action, I keys of `info`, P flat vector of all parameters, S recurrent state. Per
+step: Q log_probs (1, or A with --ratio per-dimension), O policy parameters (0 with --objective clip). Extensions
+have further arrays and axes (`config.extensions`, place `arrays`).
 """
 
 # ruff: noqa: RUF009 (shared returns a dataclasses.field, which is what a dataclass needs)
@@ -69,14 +69,11 @@ class Published:
     obs_scale: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "D", "1 / standard deviation of the observations")
     reset_options: np.ndarray = shared(LEARNER, "PUBLISH", "u1", "options", "options of reset, as JSON text")
     added: dict[str, np.ndarray] = _ADDED
-    opponents: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "F P", "all parameters of each opponent")
-    opponent_mean: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "F D", "obs_mean of each opponent")
-    opponent_scale: np.ndarray = shared(LEARNER, "PUBLISH", "f4", "F D", "obs_scale of each opponent")
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One rollout: T steps of N rows. Steps from `valid_steps[n]` on are not valid (early stop, idle agents)."""
+    """One rollout: T steps of N rows. Steps from `valid_steps[n]` on are not valid (early stop, idle steps)."""
 
     obs: tuple[np.ndarray, ...] = collected(PER_LEAF, "T N", "observations, not normalized; hidden indices are 0")
     actions: np.ndarray = collected("f4", "T N A", "actions as sampled, before clipping")
@@ -89,8 +86,8 @@ class Rollout:
     terminated: np.ndarray = collected("?", "T N", "the episode terminated with the step")
     truncated: np.ndarray = collected("?", "T N", "the episode was truncated after the step")
     sequence_state: np.ndarray = collected("f4", "C N S", "initial states of sequences that continue an episode")
-    joint_actions: np.ndarray = collected("f4", "T X A", "actions at each step, also of idle agents")
-    joint_end: np.ndarray = collected("?", "T X", "the episode of all agents ended with the step")
+    joint_actions: np.ndarray = collected("f4", "T X A", "actions at each step, also of idle columns")
+    joint_end: np.ndarray = collected("?", "T X", "the episode of all columns ended with the step")
     ended_return: np.ndarray = collected("f8", "T N", "return of the episode that ended with the step")
     ended_length: np.ndarray = collected("i8", "T N", "its length; 0 if it failed, −1 if it does not count")
     ended_info: np.ndarray = collected("f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none")

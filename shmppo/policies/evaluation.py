@@ -12,19 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from shmppo.config.checks import require
 from shmppo.config.extensions import evaluation_flags
 from shmppo.config.trust import Trusted
 from shmppo.envs.schedule import Options
-from shmppo.envs.vector_env import RenderedHandle
+from shmppo.envs.vector_env import RenderedHandle, VectorEnv
 from shmppo.errors import ConfigError
-from shmppo.policies.opponents import absolute_opponent, load_opponent, with_opponent
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import MAX_FPS, VideoRecorder, render_without_display, simplify_mujoco
-from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult, PlayedEnvs
-from shmppo.sampling.evaluation_opponents import EvaluationOpponent
+from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult
 from shmppo.utils.files import user_path
 from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import describe_error
@@ -80,8 +78,6 @@ def evaluate(
     stochastic: bool = False,
     max_steps: int = MAX_STEPS,
     video: str | Path | None = None,
-    opponent: str | None = None,
-    seat: str | None = None,
     progress: Progress | None = None,
     trust: Trusted = (),
     **added_flags: Any,
@@ -97,8 +93,6 @@ def evaluate(
         stochastic: whether to sample actions. Otherwise the policy takes the most likely ones.
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
-        opponent: plays the other agents: "random", `module:function`, or the directory of a run. None: the policy.
-        seat: the agent that the policy plays, or "any", see `shmppo evaluate --seat`. None: as in training.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.load_policy`.
         added_flags: values of the flags that extensions add to `shmppo evaluate`.
@@ -110,21 +104,16 @@ def evaluate(
     """
     for flag, number in (("--episodes", episodes), ("--max-steps", max_steps)):
         require(number >= 1, f"{flag} is {number}; it must be at least 1")
-    require(seat is None or opponent is not None, "--seat needs an opponent; add --opponent, or leave out --seat")
-    opponent = opponent and absolute_opponent(opponent)
-    recorder = evaluation_flags()(**added_flags).recorder()
+    flags = evaluation_flags()(**added_flags)  # before the user's code may change the working directory
+    recorder = flags.recorder()
     # The matrices of one inference batch are so small that more threads only wait for each other.
     with numeric_modes(), nullcontext() if video is None else VideoRecorder(user_path(video, "--video")) as film:
         trained = load_trained(run_dir, checkpoint, trust, env_kwargs)
-        player = None
-        if opponent is not None:
-            player = load_opponent(opponent, trained, trust, env_kwargs, stochastic=stochastic)
-            trained = with_opponent(trained, seat)
-        elif trained.config.self_play is not None:
-            trained = replace(trained, config=replace(trained.config, self_play=None))
+        arguments = {"trust": trust, "env_kwargs": env_kwargs, "stochastic": stochastic, **added_flags}
+        trained = flags.prepare(trained, arguments)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=film,
-            progress=progress, recorder=recorder, opponent=player,
+            progress=progress, recorder=recorder,
         )  # fmt: skip
     if recorder is not None:
         recorder.save(trained.config, trained.task)
@@ -141,7 +130,6 @@ def play_episodes(
     video: VideoRecorder | None = None,
     progress: Progress | None = None,
     recorder: Any = None,
-    opponent: EvaluationOpponent | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
 
@@ -154,7 +142,6 @@ def play_episodes(
         video: where to record the episodes, which are then played one by one. None: no video.
         progress: called after each step.
         recorder: records the episodes. None: they are not recorded.
-        opponent: plays the agents of `TrainConfig.self_play`. None: --eval-opponent does.
 
     Returns:
         One result per episode, in the order of environments.
@@ -166,11 +153,11 @@ def play_episodes(
     config = replace(trained.config, seed=seed, skip_bad_episodes=False)
     steps = finished = 0
 
-    def after_step(envs: PlayedEnvs, ended: int, step: int) -> None:
+    def after_step(envs: VectorEnv, ended: int, step: int) -> None:
         nonlocal steps, finished
-        left = len(envs.handles) // config.env_rows - ended
+        left = len(envs.handles) // config.columns_per_env - ended
         if video is not None and left:
-            _film(envs.handles[0], video, config.env_id, step)
+            _film(cast(RenderedHandle, envs.handles[0]), video, config.env_id, step)
         steps += left
         if progress is not None:
             progress(finished + ended, steps)
@@ -182,7 +169,7 @@ def play_episodes(
     player = EpisodePlayer(
         config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
         render_mode=None if video is None else "rgb_array", after_step=after_step, recorder=recorder,
-        opponent=opponent,
+        others=trained.others,
     )  # fmt: skip
     batches = [range(k, k + 1) for k in range(episodes)] if video else [range(episodes)]
     with closing(player):

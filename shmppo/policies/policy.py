@@ -23,14 +23,15 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.envs.wrappers import MASK_KEY
 from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model
 from shmppo.sampling.actor import Actor
+from shmppo.sampling.evaluation import Others
 from shmppo.spaces.normalization import RunningMoments
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
 from shmppo.storage.checkpoint import check_learner, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
 WITHOUT_MINIBATCHES: dict[str, Any] = {"minibatches": 1, "grad_shards": None}
-"""For an evaluation in which the policy acts less often than in training, beside opponents or more agents: its rollouts
-need not fill the minibatches of the training."""
+"""For an evaluation in which the policy acts less often than in training, or in more columns: its rollouts need not
+fill the minibatches of the training."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class TrainedPolicy:
     """Number of finished iterations."""
     options: Options | None = None
     """Options of `reset` in the last iteration (--env-schedule). None: no options."""
+    others: Others | None = None
+    """What acts beside it in an evaluation. None: what the options of the run say."""
 
     @property
     def input_names(self) -> list[str]:
@@ -68,7 +71,8 @@ def input_names(config: TrainConfig, observation: ObservationSpec) -> list[str]:
     """Return the names of all leaves: "obs", "obs/camera", or what a flag adds, such as "prev_action"."""
     names = [leaf.field for leaf in observation.leaves]
     # Each of these groups of flags puts the observation under the key "obs", beside what it adds.
-    groups = (config.prev_action, config.prev_reward), (config.action_masks, config.agent_id, config.critic_state)
+    parts = config.action_masks, *config.added_parts()
+    groups = (config.prev_action, config.prev_reward), parts
     for _ in range(sum(map(any, groups))):
         names = [name.removeprefix("obs/") for name in names]
     return names
@@ -115,8 +119,8 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
     config, learner = replace(config, **ONLY_FOR_LEARNING), dict(state["learner"])
     learner["model"] = network_weights(learner["model"])
     task = inspect_task(config)
-    if task.agents != config.agents:  # with other arguments, the environment may have more or fewer
-        config = replace(config, agents=task.agents, **WITHOUT_MINIBATCHES)
+    if any(getattr(config, name) != value for name, value in task.derived.items()):  # with other arguments
+        config = replace(config, **task.derived, **WITHOUT_MINIBATCHES)
     shapes = parameter_shapes(config, task.observation, task.distribution)
     check_learner(learner, shapes, task.observation.normalized_size)
     model = trained_model(config, task.observation, task.distribution, learner["model"])
@@ -209,8 +213,8 @@ class Policy:
             self._obs[i][:] = leaves[i].to_storage(value, batch)
         if not all(np.isfinite(values).all() for values in (state, *self._obs)):
             raise ValueError("obs or state is not finite; correct the observation")
-        # Agents that wait for their turn have no action.
-        if self._trained.model.has_mask and not self.config.agents and not self._obs[-1].any(axis=1).all():
+        # A column that is idle has no action.
+        if self._trained.model.has_mask and not self.config.has_idle_steps and not self._obs[-1].any(axis=1).all():
             raise ValueError(f"obs[{MASK_KEY!r}] allows no action; correct the observation")
         if self.config.hidden_indices:
             self._obs[0][:, list(self.config.hidden_indices)] = 0.0

@@ -25,7 +25,7 @@ def compute_advantages(
     if config.clip_reward is not None:
         rewards = np.clip(rewards, -config.clip_reward, config.clip_reward)
     # The result of a failed step (length 0) is unknown, and a reset step (RESET_STEP) has none: δ must be 0.
-    failed = ended & (rollout.ended_length <= 0) & (not config.agents)
+    failed = ended & (rollout.ended_length <= 0) & (not config.has_idle_steps)
     if config.normalize_reward:
         counted = (np.arange(len(rewards))[:, np.newaxis] < valid_steps) & ~failed
         rewards = normalizer.normalize(rewards, rollout.first, valid_steps, counted, group)

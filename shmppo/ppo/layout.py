@@ -20,8 +20,7 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
     sizes = {
         "T": config.rollout_steps,
         "N": config.rows,
-        "X": config.rows if config.agents else 0,
-        "F": config.slots,
+        "X": config.rows if config.has_idle_steps else 0,
         "W": max(config.num_workers, 1),
         "K": config.epochs,
         "M": config.minibatches,

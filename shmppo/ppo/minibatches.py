@@ -104,7 +104,7 @@ def shuffle_sequences(
     Raises:
         ShmppoError: if there are fewer sequences than minibatches.
     """
-    if len(steps) < minibatches:  # the checks of a configuration exclude this, but opponents may act more often
+    if len(steps) < minibatches:  # the checks of a configuration exclude this, but columns may be idle more often
         raise ShmppoError(
             f"a rollout has {len(steps)} sequences, but --minibatches is {minibatches}; lower it, or raise "
             "--rollout-steps or --num-envs"

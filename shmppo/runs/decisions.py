@@ -14,7 +14,7 @@ from shmppo.config.checks import nearest, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.schedule import load_schedule
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import AGENT_GLOSSARY, DECISIVE, EVALUATION_GLOSSARY, columns
+from shmppo.loggers.metrics import DECISIVE, EVALUATION_GLOSSARY, columns
 from shmppo.loggers.trackers import Row
 
 _COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run may be another one
@@ -98,9 +98,8 @@ class Decisions:
 def _check(config: TrainConfig, flag: str, metric: str) -> None:
     """Raise ConfigError if nothing can be decided from a metric."""
     info = [key.metric for key in config.reported_info]
-    present = {"agent_steps": bool(config.agents), "elo": config.self_play is not None}
-    own = {*columns(config), *AGENT_GLOSSARY, *EVALUATION_GLOSSARY}
-    decisive = [name for name in DECISIVE if name in own and present.get(name, True)]
+    own = {*columns(config), *EVALUATION_GLOSSARY}
+    decisive = [name for name in DECISIVE if name in own]
     known = [*decisive, *info, *(f"eval/{name}" for name in info)]
     advice = "use a column of metrics.csv or eval.csv, no duration; for info/KEY, add --info-keys KEY"
     require(metric in known, f"{flag} {metric} is not a metric of this run{nearest(metric, known)}; {advice}")

@@ -17,6 +17,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
+from shmppo.lockstep.feature import used_features
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.worker_processes import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.loggers.summary import RunSummary
@@ -34,7 +35,6 @@ from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights, start_extensions
-from shmppo.sampling.evaluation_opponents import RANDOM, FunctionOpponent
 from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
 from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
@@ -147,12 +147,11 @@ def _run(
             callback, own = receivers if config.rank == 0 else (None, ())
             loggers = LoggerList(callback, [*own, *make_trackers(config)])
             task = inspect_task(config)
-            config = dataclasses.replace(config, agents=task.agents)
+            config = dataclasses.replace(config, **task.derived)
             inspect_evaluation(config, task)
             Decisions(config)  # only to check its options
-            possible = config.self_play is not None or config.eval_opponent == RANDOM
-            require(possible, "--eval-opponent needs --self-play; add --self-play, or --eval-opponent random")
-            FunctionOpponent(config.eval_opponent, "--eval-opponent")  # only to check it
+            for feature in used_features(config):
+                feature.check(config)
             if config.recording() is not None:
                 task = dataclasses.replace(task, snapshot=None)
             model = build_meta_model(config, task.observation, task.distribution)

@@ -12,7 +12,7 @@ from typing import Any
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import printable
 from shmppo.loggers.console import ConsoleDisplay
-from shmppo.loggers.metrics import AGENT_GLOSSARY, EVALUATION_GLOSSARY, columns
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, columns
 from shmppo.loggers.status import RunStatus
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.shared_buffers import Control
@@ -66,8 +66,7 @@ class Outputs:
         with config_error_if_unwritable(run_dir):
             # A run that is resumed after its last iteration repeats its last evaluation.
             remove_later(run_dir, iteration, evaluated=min(iteration, config.last_iteration - 1))
-            of_agents = AGENT_GLOSSARY if config.agents else ()
-            self.metrics = MetricsFile(run_dir / METRICS, (*columns(config), *of_agents))
+            self.metrics = MetricsFile(run_dir / METRICS, columns(config))
             if config.eval_every is not None and config.rank == 0:
                 self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
         self._open = ExitStack()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmppo.config.checks import require
+from shmppo.config.option import fields_with
 from shmppo.config.resumable import different_fields, resumed_config
 from shmppo.config.train_config import TrainConfig, load_config, stored_config
 from shmppo.config.trust import Trusted, check_trust
@@ -70,7 +71,8 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         )
         if finished or iteration != config.last_iteration:  # an unfinished run may lack only its evaluation or summary
             _check_length(request, config, iteration)
-    evaluated = ("eval_env_kwargs", "eval_opponent") if config.best_metric.startswith("eval/") else ()
+    results = fields_with(TrainConfig, read_by_schedule=True, changes_curve=True)  # they change those of evaluations
+    evaluated = results if config.best_metric.startswith("eval/") else ()
     if any(getattr(config, name) != getattr(before, name) for name in ("best_by", *evaluated)):
         checkpoint["best_value"] = -math.inf  # values of another metric, or of other evaluations
     _mark_if_inexact(checkpoint, before, config)

@@ -31,14 +31,14 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.failed_episode import write_failed_episode
-from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, OPPONENTS, saving
+from shmppo.storage.history import DIRECTORIES, TABLES
+from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, saving
 from shmppo.utils.files import replaced_file, sync
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
@@ -96,12 +96,10 @@ class Session:
         self.run_dir, self._task = run_dir, task
         self.stop = StopRequest()
         self.stopping = False
-        self.features = used_features(config, task, buffers, process_group, run_dir)
+        kinds = used_features(config)
+        self.features = [kind(config, task, buffers, process_group, run_dir) for kind in kinds]
         self.evaluations = Evaluations(config, task, buffers, run_dir, process_group)
-        opponents = OpponentPool(config, buffers, run_dir) if config.self_play is not None else None
-        if opponents is not None:
-            self.features.append(opponents)
-        self.state = TrainState(config, task, buffers, process_group, opponents, self.features)
+        self.state = TrainState(config, task, buffers, process_group, self.features)
         if start.checkpoint is not None:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
         elif start.weights is not None:
@@ -264,8 +262,8 @@ class Session:
             decisions.best_value, decisions.value = decisions.value, math.nan
         content = self.state.to_checkpoint()
         with saving(self.run_dir):
-            for part in (METRICS, EVALUATIONS, OPPONENTS):
-                if (self.run_dir / part).exists():  # a checkpoint needs the rows and the opponents before it
+            for part in (METRICS, EVALUATIONS, *TABLES, *DIRECTORIES):
+                if (self.run_dir / part).exists():  # a checkpoint needs the rows and the files before it
                     sync(self.run_dir / part)
             self.checkpoints.save(content, best=best, name=name)
 
@@ -320,7 +318,6 @@ class Session:
             "environment_check": check,
             "initial_weights": state.initial_weights,
             "env_steps": steps,
-            "agent_steps": state.decisions.metrics.get("agent_steps", steps),
             "iterations": state.iteration,
             "episodes": state.episodes.count,
             "failed_episodes": state.episodes.failed,
@@ -337,6 +334,7 @@ class Session:
             "wall_seconds": wall,
             "steps_per_second": steps / wall if wall else 0.0,
             "phase_seconds": as_dict(state.phase_seconds),
+            **{name: value for feature in self.features for name, value in feature.summary().items()},
             "peak_memory_bytes": self.outputs.peak_memory,
             "shared_memory_bytes": self.buffers.memory.numel(),
             "stop_reason": stop_reason,

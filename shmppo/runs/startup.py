@@ -30,7 +30,8 @@ def check_early(config: TrainConfig) -> None:
         return
     if config.run_dir is not None:
         refuse_existing_run(user_path(config.run_dir, "--run-dir"))
-    check_env_name(config.env_id)
+    if config.env_backend in ("auto", "gymnasium"):  # other backends may make what is no environment of Gymnasium
+        check_env_name(config.env_id)
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.episode_statistics import EpisodeStatistics
-from shmppo.runs.opponent_pool import OpponentPool
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 
@@ -47,7 +46,6 @@ class TrainState:
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
         episodes: statistics of finished episodes.
         actions: the action log, which restores environments.
-        opponents: the pool of --self-play. None without it.
         features: the optional features of the run.
         initial_weights: path, iteration, and hash of the run that --init-from named. None without this option.
     """
@@ -60,11 +58,10 @@ class TrainState:
         task: EnvSpec,
         buffers: SharedBuffers,
         process_group: ProcessGroup = SINGLE_PROCESS,
-        opponents: OpponentPool | None = None,
         features: Sequence[Feature] = (),
     ) -> None:
         """Create the state at the start of a new run."""
-        self.opponents, self.features = opponents, features
+        self.features = features
         self._config, self._buffers, self._process_group = config, buffers, process_group
         self.iteration = self.env_steps = 0
         self.phase_seconds = np.zeros(len(PHASES))
@@ -75,7 +72,7 @@ class TrainState:
         self.episodes = EpisodeStatistics(config.reported_info)
         replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
-        self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.env_rows)
+        self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.columns_per_env)
         others = [own.kernel for feature in features for own, _ in feature.networks()]
         self._computed_by = "torch" if "torch" in (config.computed_by, *others) else "native"
         if task.inexact_reason is not None:
@@ -100,7 +97,7 @@ class TrainState:
         if recording is not None and episode.actions is not None:
             self.mark_inexact(f"an episode could not be continued, because {flag(recording)} has other content")
             return
-        env_index = row // self._config.env_rows
+        env_index = row // self._config.columns_per_env
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
 
     def publish_options(self) -> None:
@@ -122,7 +119,7 @@ class TrainState:
     def log_actions(self, rollout: Rollout) -> None:
         """Log the actions of a complete rollout. From now on, environments are restored to its end."""
         numbers = self._buffers.carries[(self.iteration + 1) % 2].episode
-        if self._config.agents:
+        if self._config.has_idle_steps:
             self.actions.commit(rollout.joint_actions, episode_ends(rollout), numbers)
         else:
             self.actions.commit(rollout.actions, episode_ends(rollout), numbers, rollout.valid_steps)
@@ -144,10 +141,10 @@ class TrainState:
         allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         self.iteration += 1
         finished = self.episodes.add_rollout(rollout, self._config.first_row, group)
-        if self.opponents is not None:
-            self.opponents.rate(finished[:, 1].astype(int).tolist(), finished[:, 4:])
+        for feature in self.features:
+            feature.end_episodes(finished[:, 1].astype(int).tolist(), finished[:, 4:])
         acted = int(group.gather(rollout.valid_steps).sum())
-        steps = self._config.batch_steps if self._config.agents else acted
+        steps = self._config.batch_steps if self._config.has_idle_steps else acted
         self.env_steps += steps
         self.phase_seconds += times.phases
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, group)
@@ -167,9 +164,7 @@ class TrainState:
             "collect_seconds": times.collect,
             "allreduce_seconds": allreduce_seconds,
             "straggler_wait": waiting_share(times.workers),
-            **{name: value for feature in self.features for name, value in feature.metrics(steps).items()},
-            **({"agent_steps": self.decisions.metrics.get("agent_steps", 0) + acted} if self._config.agents else {}),
-            **({"elo": self.opponents.rating} if self.opponents else {}),
+            **{name: value for feature in self.features for name, value in feature.metrics(acted).items()},
             "slowest_worker": int(times.workers.argmax()),
             **{f"{phase}_seconds": seconds for phase, seconds in zip(PHASES, times.phases, strict=True)},
         }
@@ -194,7 +189,7 @@ class TrainState:
             "best_value": self.decisions.best_value,
             "reset_options": json.dumps(self.actions.options),
             "failed_episodes": self.episodes.failed,
-            "opponents": self.opponents.state() if self.opponents else None,
+            **{name: value for feature in self.features for name, value in feature.state().items()},
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
@@ -222,8 +217,8 @@ class TrainState:
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}
         self.episodes.failed = checkpoint["failed_episodes"]
-        if self.opponents is not None:
-            self.opponents.load(checkpoint["opponents"])
+        for feature in self.features:
+            feature.load(checkpoint)
 
 
 def waiting_share(worker_seconds: np.ndarray) -> float:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.backends import make_range
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
@@ -27,7 +26,6 @@ from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.extension import used_extensions
 from shmppo.sampling.idle_steps import leave_out_idle_steps
-from shmppo.sampling.opponents import Opponents
 from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
@@ -150,9 +148,6 @@ class Collector:
         self._sequences = SequenceStarts(config, count)
         self._extensions = used_extensions(config, task, buffers, envs, columns, progress[1:])
         self._normalized = task.observation.normalized_slices if config.normalize_obs else []
-        self._opponents: Opponents | None = None
-        if isinstance(self._envs, AgentsVectorEnv) and config.self_play is not None:
-            self._opponents = Opponents(config, task, buffers, self._envs, columns)
 
     def start(self) -> None:
         """Begin episode 0 of every environment, and write the carry that iteration 0 reads.
@@ -228,8 +223,6 @@ class Collector:
             self._params[t], rollout.value[t] = actor.params, actor.values
             for extension in self._extensions:
                 extension.act(chosen, actor.states, t)
-            if self._opponents is not None:
-                self._opponents.act(chosen, actor.states, t)
             rollout.actions[t] = chosen
             if envs.active is not None:
                 rollout.joint_actions[t], rollout.joint_end[t] = chosen, False
@@ -275,8 +268,6 @@ class Collector:
         self._actor.load_noise(noise)
         for extension in self._extensions:
             extension.begin_rollout(noise)
-        if self._opponents is not None:
-            self._opponents.load(noise)
         self._sequences.reset()
 
     def _load_options(self) -> None:
@@ -289,8 +280,8 @@ class Collector:
         rollout, rows_ended = self._rollout, [end.i for end in ended]
         for end in self._envs.reported(ended):
             if self._envs.active is not None:
-                agents = slice(end.i, end.i + self._config.env_rows)
-                rollout.joint_end[t, agents], rollout.ended_length[t, agents] = True, -1
+                columns = slice(end.i, end.i + self._config.columns_per_env)
+                rollout.joint_end[t, columns], rollout.ended_length[t, columns] = True, -1
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
             rollout.ended_info[t, end.i] = info_row(self._config.reported_info, end.info)

@@ -11,32 +11,29 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from shmppo.config.extensions import evaluation_flags
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.backends import backend_of
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import EnvSpec
-from shmppo.envs.sync_vector_env import SyncVectorEnv
-from shmppo.envs.vector_env import FIRST_INDEX
+from shmppo.envs.vector_env import FIRST_INDEX, VectorEnv
 from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import Actor
-from shmppo.sampling.evaluation_opponents import EvaluationOpponent, FunctionOpponent
 from shmppo.utils.rng import action_noise_generator
 
 EPISODES_AT_ONCE = 64
 MAX_STEPS = 100_000
 """Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
 
-PlayedEnvs = SyncVectorEnv | AgentsVectorEnv
-AfterStep = Callable[[PlayedEnvs, int, int], None]
+AfterStep = Callable[[VectorEnv, int, int], None]
 """Called when a batch of episodes begins, and after each of its steps: with the environments of the batch, the number
 of its episodes that have ended, and the number of its steps so far."""
 
@@ -54,6 +51,19 @@ class EpisodeResult(NamedTuple):
     """The numbers of `info` that the episode has, by the name of the metric, `info/KEY`."""
 
 
+class Others:
+    """Acts in evaluations for columns that the policy does not act for. An extension may have a subclass."""
+
+    def begin(self, envs: VectorEnv, seed: int) -> None:
+        """Begin an episode in every environment."""
+
+    def act(self, actions: list[Any]) -> None:
+        """Replace actions of the policy, one per column. None: the episode has ended."""
+
+    def end(self, column: int) -> None:
+        """Called when the episode of a column has ended. It may begin again."""
+
+
 class EpisodePlayer:
     """Plays episodes with a model. The environments of the last batch are kept for the next call."""
 
@@ -68,7 +78,7 @@ class EpisodePlayer:
         render_mode: str | None = None,
         after_step: AfterStep | None = None,
         recorder: Any = None,
-        opponent: EvaluationOpponent | None = None,
+        others: Others | None = None,
     ) -> None:
         """Create a player that has no environments yet.
 
@@ -79,17 +89,15 @@ class EpisodePlayer:
             max_steps: steps after which an episode is stopped.
             render_mode: Gymnasium's render mode. None: no rendering.
             recorder: records the episodes. None: they are not recorded.
-            opponent: plays the agents of `TrainConfig.self_play`. None: --eval-opponent does.
+            others: acts beside the policy. None: what the options of the run say.
         """
-        self._recorder, self._opponent = recorder, opponent
+        self._recorder, self._others = recorder, others or evaluation_flags().others(config)
         self._config = dataclasses.replace(config, rank=0, ranks=1)  # the seeds do not depend on the ranks
-        if config.self_play is not None:
-            self._opponent = opponent or FunctionOpponent(config.eval_opponent, "--eval-opponent")
         self._task, self._model = task, model
         self._stochastic, self._max_steps = stochastic, max_steps
         self._render_mode, self._after_step = render_mode, after_step
-        self._rows = config.env_rows
-        self._envs: PlayedEnvs | None = None
+        self._rows = config.columns_per_env
+        self._envs: VectorEnv | None = None
 
     def play(
         self, episodes: range, obs_mean: np.ndarray, obs_scale: np.ndarray, options: Options | None
@@ -122,28 +130,27 @@ class EpisodePlayer:
                 raise EnvError(error.env_index - FIRST_INDEX, error.message, details=error.details) from error
         return results
 
-    def _environments(self, low: int, high: int) -> PlayedEnvs:
+    def _environments(self, low: int, high: int) -> VectorEnv:
         """Return the environments of episodes low … high − 1."""
         first, count = (FIRST_INDEX + low) * self._rows, (high - low) * self._rows
         kept = self._task.seeding == "episode"  # with other seeding, an episode depends on those before
         if self._envs is None or len(self._envs.handles) != count or not kept:
             self.close()
             backend = backend_of(self._task)
-            made = backend.make_played(self._config, self._task, first, first + count, self._render_mode)
-            self._envs = cast(PlayedEnvs, made)
+            self._envs = backend.make_played(self._config, self._task, first, first + count, self._render_mode)
         for index, handle in enumerate(self._envs.handles, first):
             handle.index = index
         return self._envs
 
     @torch.inference_mode()
-    def _play(self, envs: PlayedEnvs, actor: Actor) -> list[EpisodeResult]:
+    def _play(self, envs: VectorEnv, actor: Actor) -> list[EpisodeResult]:
         """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
         count, distribution, rows = len(envs.handles), self._task.distribution, self._rows
         episodes = count // rows
         generators = [action_noise_generator(self._config.seed, handle.index, 0) for handle in envs.handles]
         envs.reset_all(0)
-        if self._opponent is not None:
-            self._opponent.begin(cast(AgentsVectorEnv, envs), self._config.seed)
+        if self._others is not None:
+            self._others.begin(envs, self._config.seed)
         results: dict[int, EpisodeResult] = {}
         rewards, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         actions = np.zeros((count, distribution.action_size), np.float32)
@@ -161,16 +168,13 @@ class EpisodePlayer:
                 actor.load_noise(np.stack([distribution.noise(generator, 1) for generator in generators], axis=1))
             actions[:] = actor.act(0 if self._stochastic else None)
             chosen = [None if i // rows in results else action for i, action in enumerate(distribution.to_env(actions))]
-            if self._opponent is not None:
-                acting = np.flatnonzero(cast(AgentsVectorEnv, envs).opponent_active).tolist()
-                acting = [i for i in acting if i // rows not in results]
-                for i, action in zip(acting, self._opponent.act(acting), strict=True):
-                    chosen[i] = action
+            if self._others is not None:
+                self._others.act(chosen)
             ended = take_step(chosen, rewards, terminated, truncated)
             for end in ended:
-                actor.states[end.i] = 0.0  # an agent may join again
-                if self._opponent is not None:
-                    self._opponent.end(end.i)
+                actor.states[end.i] = 0.0  # the episode of the column may begin again
+                if self._others is not None:
+                    self._others.end(end.i)
             for end in envs.reported(ended):
                 results[end.i // rows] = EpisodeResult(end.episode_return, end.length, False, end.info)
         if self._recorder:

@@ -1,4 +1,4 @@
-"""Several agents: leave idle steps out of a rollout, so that learning sees only steps at which an agent acts."""
+"""Leave idle steps out of a rollout, so that learning sees only steps at which a column acts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def leave_out_idle_steps(rollout: Rollout, params: np.ndarray, acted: np.ndarray
 
     The reward of such a step is the sum of the rewards until the row acts again or its episode ends. The step ends an
     episode if one ends before the row acts again. If an episode goes on at the end of the rollout, the last step is
-    bootstrapped with the value of what the agent sees then. Rewards before the first step of a row are left out: they
+    bootstrapped with the value of what the column sees then. Rewards before the first step of a row are left out: they
     belong to the rollout before.
 
     Args:

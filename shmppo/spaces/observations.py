@@ -21,8 +21,6 @@ from shmppo.errors import ConfigError
 
 NUMBERS = "biuf"
 """Kinds of NumPy types whose values are real numbers."""
-STATE_KEY = "state"
-"""Key of what only the critic sees with --critic-state."""
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 

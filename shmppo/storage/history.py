@@ -12,7 +12,7 @@ from shmppo.config.extensions import added
 from shmppo.errors import ConfigError
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import EVALUATIONS, METRICS, OPPONENTS
+from shmppo.storage.run_directory import EVALUATIONS, METRICS
 from shmppo.utils.files import read_file, replaced_file
 
 TABLES = tuple(name for module in added("files") for name in module.TABLES)
@@ -82,7 +82,7 @@ def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None
     for name in (METRICS, EVALUATIONS, *TABLES):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-    for name in (*DIRECTORIES, OPPONENTS):
+    for name in DIRECTORIES:
         if (source / name).is_dir():
             shutil.copytree(source / name, target / name, dirs_exist_ok=True)  # of a resume that could not start
     try:

@@ -34,8 +34,6 @@ CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "r
 LOCK = "run.lock"
 EVALUATIONS, VIDEOS = "eval.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
-OPPONENTS = "opponents"
-"""Directory with earlier weights, against which the policy plays (--self-play)."""
 
 log = logging.getLogger(__name__)
 

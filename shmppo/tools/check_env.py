@@ -52,10 +52,10 @@ def _text(config: TrainConfig, task: EnvSpec, finding: Finding, warnings: Sequen
         "observation": ", ".join(
             f"{leaf.field} {leaf.kind} {list(leaf.env_shape)}" for leaf in task.observation.leaves
         ),
-        "agents": ", ".join(task.agents),
+        **{name: ", ".join(values) for name, values in task.derived.items()},
         "stepped by": task.backend,
         "restored by": restored if task.seeding == "episode" else "a new episode",
-        "valid": f"yes: reset and step follow {'PettingZoo' if task.agents else 'Gymnasium'}'s API",
+        "valid": "yes: reset and step follow the API",
         "reproducible": verdict,
     }
     rows = [*lines.items(), *(("warning", text) for text in warnings)]

@@ -14,10 +14,11 @@ import numpy as np
 from gymnasium import spaces
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _PLAYBACK, _SEATS, _OPPONENTS = range(6)
+_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _PLAYBACK = range(4)
 
 
-def _philox(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
+def keyed_generator(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
+    """Return the generator of one stream. purpose: what it is for; 0 … 3 are used here, others by extensions."""
     # Philox counts draws in the lowest word of its counter. The other three words distinguish 2^192 streams per key.
     return np.random.Generator(np.random.Philox(key=[seed, index], counter=[0, purpose, epoch, iteration]))
 
@@ -56,27 +57,17 @@ def seed_spaces(parts: Sequence[spaces.Space[Any]], seed: int) -> None:
 
 def action_noise_generator(run_seed: int, env_index: int, iteration: int) -> np.random.Generator:
     """Return the generator of one environment's action noise in one iteration."""
-    return _philox(run_seed, env_index, _ACTION_NOISE, 0, iteration)
+    return keyed_generator(run_seed, env_index, _ACTION_NOISE, 0, iteration)
 
 
 def minibatch_generator(run_seed: int, rank: int, iteration: int, epoch: int) -> np.random.Generator:
     """Return the generator that shuffles the sequences of one rank in one epoch of an update."""
-    return _philox(run_seed, rank, _MINIBATCHES, epoch, iteration)
+    return keyed_generator(run_seed, rank, _MINIBATCHES, epoch, iteration)
 
 
 def playback_generator(run_seed: int, env_index: int, epoch: int) -> np.random.Generator:
     """Return the generator of the order in which one environment plays all recorded episodes for the n-th time."""
-    return _philox(run_seed, env_index, _PLAYBACK, epoch, 0)
-
-
-def seat_generator(run_seed: int, env_index: int, episode: int) -> np.random.Generator:
-    """Return the generator that chooses which agent the policy plays in one episode (--self-play)."""
-    return _philox(run_seed, env_index, _SEATS, episode, 0)
-
-
-def opponent_generator(run_seed: int, index: int, iteration: int) -> np.random.Generator:
-    """Return the generator of opponents: of the weights that get into the slots, or of a random player's actions."""
-    return _philox(run_seed, index, _OPPONENTS, 0, iteration)
+    return keyed_generator(run_seed, env_index, _PLAYBACK, epoch, 0)
 
 
 def determinism_check_generator(run_seed: int, index: int) -> np.random.Generator:
@@ -86,4 +77,4 @@ def determinism_check_generator(run_seed: int, index: int) -> np.random.Generato
         run_seed: seed of the run.
         index: what the numbers are for, from 0.
     """
-    return _philox(run_seed, index, _DETERMINISM_CHECK, 0, 0)
+    return keyed_generator(run_seed, index, _DETERMINISM_CHECK, 0, 0)

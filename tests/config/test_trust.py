@@ -28,7 +28,7 @@ NAMES: list[tuple[dict[str, Any], list[str]]] = [
     ({"env_schedule": "levels:by_iteration"}, ["--env-schedule levels:by_iteration"]),
     ({"env_kwargs": {"id": "m:X", "n": [1, {"k": "a.b:c"}]}}, ["--env-kwargs m:X", "--env-kwargs a.b:c"]),
     ({"eval_env_kwargs": {"id": "m:X"}, "eval_every": 1}, ["--eval-env-kwargs m:X"]),
-    ({"eval_opponent": "players:best"}, ["--eval-opponent players:best"]),
+    ({"eval_opponent": "players:best", "self_play": ()}, ["--eval-opponent players:best"]),
     ({"env_kwargs": {"a": "https://x", "b": "C:\\x", "c": "12:30", "d": "x"}}, []),
 ]
 

@@ -119,7 +119,7 @@ def test_environments_are_closed_if_a_later_one_cannot_be_made(name: str, rows: 
     task = inspect_task(config)
     assert Licensed.closed == Licensed.made[:1]
     with pytest.raises(EnvError, match=r"^environment 2: could not be made: OSError\('no license'\)"):
-        make_range(dataclasses.replace(config, agents=task.agents), task, 0, 4 * rows)
+        make_range(dataclasses.replace(config, **task.derived), task, 0, 4 * rows)
     assert Licensed.closed[1:] == Licensed.made[2:0:-1]
 
 

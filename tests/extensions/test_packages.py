@@ -16,11 +16,7 @@ from shmppo.config.command_line import flags_of
 from shmppo.config.train_config import EXTENSIONS
 
 PACKAGE = Path(shmppo.__file__).parent
-NAMES = sorted(
-    path.name
-    for path in (PACKAGE / "extensions").iterdir()
-    if (path / "__init__.py").exists() and path.name != "agents"
-)
+NAMES = sorted(path.name for path in (PACKAGE / "extensions").iterdir() if (path / "__init__.py").exists())
 WORDS = {
     "agents": r"agents?\b|opponent|self.play|\bseat",
     "auxiliary": "auxiliary",
@@ -47,7 +43,7 @@ def options_of(name: str) -> set[str]:
 
 
 def flags_in(text: str) -> set[str]:
-    return set(re.findall(r"--[a-z][a-z-]*", text))
+    return set(re.findall(r"--(?!no-)[a-z][a-z-]*", text))
 
 
 @pytest.mark.parametrize("name", NAMES)

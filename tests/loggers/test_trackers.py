@@ -12,7 +12,7 @@ from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import ADDED_GLOSSARY, AGENT_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
+from shmppo.loggers.metrics import ADDED_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
 from shmppo.loggers.trackers import LoggerList, WeightsAndBiases, make_trackers
 from shmppo.runs.launch import resume, train
 
@@ -90,7 +90,7 @@ def test_each_metric_has_one_group() -> None:
         WEIGHTS_HASH,
         "iteration",
         "env_steps",
-    } == GLOSSARY.keys() | ADDED_GLOSSARY.keys() | AGENT_GLOSSARY.keys()
+    } == GLOSSARY.keys() | ADDED_GLOSSARY.keys()
     assert [tracker_name(name) for name in ("env_steps", "entropy", "gradient_seconds", "eval/return")] == [
         "env_steps", "losses/entropy", "time/gradient_seconds", "eval/return",
     ]  # fmt: skip

@@ -19,7 +19,6 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.text import number
 from shmppo.policies.evaluation import evaluate
-from shmppo.policies.opponents import round_robin_table
 from shmppo.policies.policy import trained_from
 from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
@@ -201,9 +200,3 @@ def test_the_options_of_an_evaluation_are_those_of_the_last_iteration(run_dir: P
     schedule = {"9": {"level": 1}, "10": {"level": 2}}
     state = load_selected_checkpoint(run_dir) | {"reset_options": json.dumps(schedule)}
     assert trained_from(state).options == {"level": 2}
-
-
-def test_a_draw_of_a_round_robin_scores_half_a_win() -> None:
-    shares = {(0, 1): {"win": 0.5, "draw": 0.25, "loss": 0.25}}
-    rows = [line.split() for line in round_robin_table(["a", "b"], shares).splitlines()]
-    assert rows[1:] == [["1", "a", "-", "62.5", "62.5"], ["2", "b", "37.5", "-", "37.5"]]

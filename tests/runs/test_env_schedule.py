@@ -136,7 +136,7 @@ def test_decisions_from_metrics_are_the_same_after_a_kill(tmp_path: Path) -> Non
     assert best == saved[0]["metrics"]["eval/info/is_success"] == evaluated[last_best]
     result = evaluate(tmp_path / "0", checkpoint="best", episodes=5)
     assert np.mean(result.info["info/is_success"]) == best
-    assert 'reset options of --env-schedule: {"level": ' in as_text(result, EvaluateConfig(tmp_path / "0"))
+    assert 'reset options of --env-schedule: {"level": ' in as_text(result, EvaluateConfig((tmp_path / "0",)))
     options = json.loads(load_selected_checkpoint(tmp_path / "0")["reset_options"])
     assert options[str(iterations)]["level"] >= 4
     verdict = verify_run(tmp_path / "killed", from_iteration=1, iterations=iterations)

@@ -55,7 +55,7 @@ def test_it_drops_an_episode_that_is_longer_than_its_limit() -> None:
 
 def test_the_log_names_the_environment_of_several_agents(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    log = ActionLog(6, 1, limit=5, env_rows=3)
+    log = ActionLog(6, 1, limit=5, columns_per_env=3)
     for steps in ([3, 3, 3, 3, 3, 3], [1, 1, 1, 1, 3, 1]):
         log.commit(np.zeros((3, 6, 1)), np.zeros((3, 6), bool), np.zeros(6, int), np.array(steps))
     assert [record.getMessage() for record in caplog.records] == [

@@ -11,12 +11,9 @@ import pytest
 from environments import Counter
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
-from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import EpisodePlayer, EpisodeResult
-from shmppo.sampling.evaluation_opponents import FunctionOpponent
 from shmppo.utils.rng import episode_seed
 
 CONFIG = TrainConfig(num_envs=4, rollout_steps=32, minibatches=2, hidden_size=8, workers=0)
@@ -54,41 +51,3 @@ def test_the_seeds_of_evaluations_are_those_of_no_training_episode() -> None:
     play()
     assert len(Seeded.seeds) >= 3
     assert not Seeded.seeds & {episode_seed(CONFIG.seed, n, episode) for n in range(1000) for episode in range(20)}
-
-
-@pytest.mark.parametrize("self_play", [None, ("walker_0", "walker_2")])
-def test_an_agent_that_joins_an_evaluation_again_begins_with_a_state_of_zero(
-    self_play: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = dataclasses.replace(
-        CONFIG,
-        env="agent_environments:Crowd",
-        core="gru",
-        agents=("walker_0", "walker_1", "walker_2"),
-        self_play=self_play,
-    )
-    ended: list[list[int]] = []
-    noted: list[int] = []
-    states: list[np.ndarray] = []
-    step, act = AgentsVectorEnv.step, Actor.act
-
-    def recorded_step(envs: AgentsVectorEnv, *arguments: Any) -> Any:
-        ends = step(envs, *arguments)
-        ended.append([end.i for end in ends])
-        return ends
-
-    def recorded_act(actor: Actor, *arguments: Any) -> Any:
-        states.append(actor.states.copy())
-        return act(actor, *arguments)
-
-    monkeypatch.setattr(AgentsVectorEnv, "step", recorded_step)
-    monkeypatch.setattr(Actor, "act", recorded_act)
-    monkeypatch.setattr(FunctionOpponent, "end", lambda opponent, row: noted.append(row))
-    task = inspect_task(config)
-    model, size = build_model(config, task.observation, task.distribution), task.observation.normalized_size
-    player = EpisodePlayer(config, task, model)
-    player.play(range(40), np.zeros(size, np.float32), np.ones(size, np.float32), None)
-    assert sum(map(len, ended)) > 40 * 3, "some agents end more than once"
-    for rows, after in zip(ended, states[1:], strict=False):
-        assert not after[rows].any()
-    assert noted == ([row for rows in ended for row in rows] if self_play else [])

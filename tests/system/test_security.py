@@ -181,7 +181,7 @@ CALLS: list[tuple[dict[str, Any], str]] = [
     ({"env": "test_security:CALLABLE"}, "neither a class nor a Python function, but a NotAFunction"),
     ({"env": "gymnasium.vector:SyncVectorEnv"}, "is a class, but not a subclass of gymnasium's Env"),
     ({"env": "environments:Counter", "env_backend": "vector"}, r"not a subclass of gymnasium's VectorEnv"),
-    ({"env": "test_security:number"}, "returned int, neither a gymnasium.Env nor an environment of PettingZoo"),
+    ({"env": "test_security:number"}, "returned int, which is no gymnasium.Env"),
     ({"env": "CartPole-v1", "wrappers": ("os:system",)}, "--wrappers os:system is neither a class nor"),
     ({"env": "CartPole-v1", "wrappers": ("builtins:print",)}, "--wrappers builtins:print is neither a class nor"),
     ({"env": "CartPole-v1", "wrappers": ("pathlib:Path",)}, "--wrappers pathlib:Path is a class, but not"),

@@ -1,1 +1,1 @@
-"""Environments with several agents, and self-play."""
+"""Environments with several agents, and self-play: opponents with earlier weights play some of the agents."""

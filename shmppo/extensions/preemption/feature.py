@@ -66,8 +66,8 @@ class Preemption(Feature):
         except RankError as error:  # the next collective operation raises an error that says more
             log.warning("preemption: %s", error)
 
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        return {"preempted_steps": self.config.batch_steps - env_steps}
+    def metrics(self, steps: int) -> dict[str, float]:
+        return {"preempted_steps": self.config.batch_steps - steps}
 
 
 FEATURE = Preemption

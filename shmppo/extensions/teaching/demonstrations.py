@@ -99,14 +99,14 @@ class DemonstrationRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             path: of the NPZ file.
 
         Raises:
-            ConfigError: if the environment cannot be made, if it has several agents, or if the file cannot be written.
+            ConfigError: if the environment cannot be made or recorded, or if the file cannot be written.
         """
         self._path = user_path(path, "path")
         make_parent_directory(self._path, "path")
         cloning = TrainConfig(**config.fields() | {"objective": "clone", "demonstrations": str(path)})
         self._task = inspect_task(cloning)
-        # This refuses several agents. The episodes are recorded as the environment returns them.
-        self._config = replace(cloning, agents=self._task.agents, hide_obs=())
+        # This refuses environments that cannot be recorded. The episodes are recorded as the environment returns them.
+        self._config = replace(cloning, **self._task.derived, hide_obs=())
         self._obs: list[list[np.ndarray]] = []  # of the current episode
         self._steps: list[tuple[Any, float, bool, bool]] = []
         self._episodes: list[list[np.ndarray]] = []

@@ -24,7 +24,7 @@ VALUES = {
 class TeachingOptions(ExtensionOptions):
     """Learning from the policy of another run, or from recorded episodes."""
 
-    teacher: str | None = option(None, common=True, one_agent=True, path=True, copied=True)
+    teacher: str | None = option(None, common=True, one_column=True, path=True, copied=True)
     """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
     contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). The teacher sees
     the parts of the observation that it was trained with, even those that the actor does not see. None: no teacher."""
@@ -33,7 +33,7 @@ class TeachingOptions(ExtensionOptions):
     teacher_steps: int | None = option(None, AT_LEAST_1)
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     demonstrations: str | None = option(
-        None, resumable=True, one_agent=True, gymnasium=True, path=True, no_path=(MINARI,),
+        None, resumable=True, one_column=True, gymnasium=True, path=True, no_path=(MINARI,),
         unfit_for_search="gives each trial the same returns",
     )  # fmt: skip
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of

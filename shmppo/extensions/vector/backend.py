@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 
 from shmppo.config.train_config import TrainConfig
@@ -19,9 +17,6 @@ class UserBackend(GymnasiumBackend):
 
     name = "vector"
     can_skip = False
-
-    def accepts(self, env: Any) -> bool:
-        return isinstance(env, type) and issubclass(env, gymnasium.vector.VectorEnv)
 
     def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
         return SingleVectorEnv(config, render_mode) if config.env_backend == self.name else None

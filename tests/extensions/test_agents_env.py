@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import EpisodeToRestore
+from shmppo.extensions.agents.envs import AgentsEnv
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 
 CROWD = TrainConfig(
     env="agent_environments:Crowd", num_envs=2, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8,
@@ -25,14 +25,14 @@ MASKED = {"env_kwargs": {"masks": True}}
 def rows_of(config: TrainConfig, envs: int = 2) -> AgentsVectorEnv:
     """The rows of some environments."""
     task = inspect_task(config)
-    config = dataclasses.replace(config, agents=task.agents)
-    return AgentsVectorEnv(config, task, 0, envs * len(task.agents))
+    config = dataclasses.replace(config, **task.derived)
+    return AgentsVectorEnv(config, task, 0, envs * config.columns_per_env)
 
 
 def env_of(envs: AgentsVectorEnv, row: int = 0) -> Any:
     """The environment of a row, as its class has made it."""
     view: Any = envs.handles[row].env
-    return view.agents.env
+    return view.env
 
 
 class Script:
@@ -69,10 +69,10 @@ class Script:
 
 def test_agents_that_join_skip_a_turn_and_end_by_hand() -> None:
     env = AgentsEnv(Script(), CROWD)
-    env.reset()
+    env.begin()
     active, results = [env.active.tolist()], []
     for _ in range(4):
-        results.append([values.tolist() for values in env.step([0, 1])])
+        results.append([values.tolist() for values in env.advance([0, 1])])
         active.append(env.active.tolist())
     assert active == [[True, False], [True, True], [True, False], [True, False], [False, False]]
     assert env.env.taken == [{"a": 0}, {"a": 0, "b": 1}, {"a": 0}, {"a": 0}]
@@ -97,7 +97,7 @@ def test_an_agent_without_a_choice_in_one_dimension_is_idle() -> None:
             return {name: {"observation": np.zeros(1), "action_mask": mask} for name, mask in masks.items()}, {}
 
     env = AgentsEnv(Pairs(), dataclasses.replace(CROWD, action_masks=True))
-    env.reset()
+    env.begin()
     assert env.active.tolist() == [False, True]
 
 
@@ -106,9 +106,9 @@ def test_only_steps_with_an_active_agent_count() -> None:
     script = Script()
     script.steps = (*script.steps[:1], ("ab", "", {"a": 2.0, "b": 10.0}, "", ""), *script.steps[2:])
     env = AgentsEnv(script, CROWD)
-    env.reset()
-    env.step([0, 1])
-    assert [values.tolist() for values in env.step([0, 1])] == [[6.0, 30.0], [False, True], [False, False]]
+    env.begin()
+    env.advance([0, 1])
+    assert [values.tolist() for values in env.advance([0, 1])] == [[6.0, 30.0], [False, True], [False, False]]
     assert script.taken == [{"a": 0}, {"a": 0, "b": 1}, {}]
 
 
@@ -195,8 +195,8 @@ def test_an_agent_that_leaves_without_a_flag_is_truncated() -> None:
     script = Script()
     script.steps = (*script.steps[:2], ("a", "a", {}, "", ""))
     env = AgentsEnv(script, CROWD)
-    env.reset()
-    results = [[values.tolist() for values in env.step([0, 1])[1:]] for _ in range(3)]
+    env.begin()
+    results = [[values.tolist() for values in env.advance([0, 1])[1:]] for _ in range(3)]
     assert results[1:] == [[[False, False], [False, False]], [[False, False], [False, True]]]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.errors import ConfigError
-from shmppo.sampling.evaluation_opponents import FunctionOpponent
+from shmppo.extensions.agents.players import FunctionOpponent
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 
 BOX = spaces.Box(-1, 1, (2,))
 ANSWERS: list[Any] = []
@@ -63,15 +63,15 @@ def test_an_action_has_the_form_of_the_action_space_and_is_allowed_by_the_mask(
     opponent = opponent_of("answer", space, seen, has_mask=mask is not None)
     for action in right:
         ANSWERS.append(action)
-        assert opponent.act([0])[0] is action
+        assert opponent.choose([0])[0] is action
     for action in wrong:
         ANSWERS.append(action)
         with pytest.raises(ConfigError, match=rf"--opponent \S+:answer returned .*{message}"):
-            opponent.act([0])
+            opponent.choose([0])
 
 
 def test_an_exception_of_the_function_is_an_error_in_one_sentence() -> None:
     opponent = opponent_of("look_for_a_part", BOX, {"obs": 1})
     message = r"^--opponent \S+:look_for_a_part raised KeyError\('observation'\) at .*; correct the"
     with pytest.raises(ConfigError, match=message):
-        opponent.act([0])
+        opponent.choose([0])

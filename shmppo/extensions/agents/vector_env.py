@@ -13,16 +13,17 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
-from shmppo.config.info_keys import PREFIX, RESULTS, InfoKey
+from shmppo.config.info_keys import PREFIX, InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents import AgentsEnv, AgentsView
 from shmppo.envs.episode_info import number_of
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
-from shmppo.utils.rng import episode_seed, seat_generator
+from shmppo.extensions.agents.envs import AgentsEnv
+from shmppo.extensions.agents.options import RESULTS, AgentOptions
+from shmppo.utils.rng import episode_seed, keyed_generator
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 _DOUBLE = struct.Struct("d")
@@ -50,19 +51,18 @@ class AgentsVectorEnv(VectorEnv):
         Raises:
             EnvError: if an environment cannot be created.
         """
-        self._size = config.env_rows
+        self._size, self._options = config.columns_per_env, AgentOptions.of(config)
         self._config, self._seeding = config, task.seeding
-        views: list[AgentsView] = []
+        self._envs: list[AgentsEnv] = []
         with ExitStack() as made:  # closes the environments if a later one cannot be made
             for n in range(low // self._size, high // self._size):
                 with as_env_error(n):
-                    views.append(cast(AgentsView, make_environment(config, render_mode)))
-                made.callback(close_environment, views[-1], name_of(n))
+                    self._envs.append(cast(AgentsEnv, make_environment(config, render_mode)))
+                made.callback(close_environment, self._envs[-1], name_of(n))
             made.pop_all()
-        self._envs: list[AgentsEnv] = [view.agents for view in views]
         super().__init__(config, task, [RenderedHandle(n) for n in range(low, high)])
         for i, handle in enumerate(self.handles):
-            handle.env = views[i // self._size]
+            handle.env = self._envs[i // self._size]
         self.active, self.opponent_active, self._opponents = np.zeros((3, high - low), bool)
         self.finished: list[EpisodeEnd] = []
 
@@ -89,12 +89,6 @@ class AgentsVectorEnv(VectorEnv):
     def reset_env(self, i: int, episode: int) -> None:
         self._reset(i // self._size, episode)
 
-    def step(
-        self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> list[EpisodeEnd]:
-        self.finished = []
-        return super().step(actions, rewards, terminated, truncated)
-
     def reported(self, ended: list[EpisodeEnd]) -> list[EpisodeEnd]:
         return self.finished
 
@@ -110,8 +104,8 @@ class AgentsVectorEnv(VectorEnv):
 
     def _repeat(self, e: int, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> bool:
         """Repeat the actions of an episode. Return whether this has restored the environment."""
-        recorded = [episode.actions for episode in episodes]
-        if any(actions is None for actions in recorded):
+        recorded = [episode.actions or [] for episode in episodes]
+        if episodes[0].actions is None:  # then those of the other agents are unknown, too
             return False
         self._reset(e, episodes[0].number, episodes[0].options)
         for actions in zip(*recorded, strict=True):
@@ -124,11 +118,12 @@ class AgentsVectorEnv(VectorEnv):
 
     def close(self) -> None:
         for e, env in enumerate(self._envs):
-            close_environment(env.env, name_of(self.handles[e * self._size].index // self._size))
+            close_environment(env, name_of(self.handles[e * self._size].index // self._size))
 
     def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
+        self.finished = []
         for e in range(len(self._envs)):
             rows = slice(self._rows(e).start, self._rows(e).stop)
             self._stepped[rows] = played = actions[rows.start] is not None
@@ -139,7 +134,7 @@ class AgentsVectorEnv(VectorEnv):
     def _advance(self, e: int, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step environment e. Returns (rewards, terminated, truncated) of its rows."""
         try:
-            results = self._envs[e].step(actions)
+            results = self._envs[e].advance(actions)
         except FAILURES as error:
             raise self._raised(self._rows(e).start, "step", error) from error
         for k, i in enumerate(self._rows(e)):
@@ -157,7 +152,7 @@ class AgentsVectorEnv(VectorEnv):
         seed = episode_seed(self._config.seed, stream, episode) if self._seeding != "never" else None
         arguments = {"seed": seed, "options": copy.deepcopy(options)}
         try:
-            self._envs[e].reset(**{name: value for name, value in arguments.items() if value is not None})
+            self._envs[e].begin(**{name: value for name, value in arguments.items() if value is not None})
         except FAILURES as error:
             raise self._raised(rows.start, "reset", error) from error
         for leaf in self.obs:
@@ -169,11 +164,12 @@ class AgentsVectorEnv(VectorEnv):
 
     def _seats(self, e: int, stream: int, episode: int) -> Any:
         """Return which agents opponents play in an episode: bool [A], or False for none."""
-        if self._config.self_play is None:
+        opponents = self._options.self_play
+        if opponents is None:
             return False
-        if self._config.self_play:
-            return [name in self._config.self_play for name in self._envs[e].names]
-        seat = seat_generator(self._config.seed, stream, episode).integers(self._size)
+        if opponents:
+            return [name in opponents for name in self._envs[e].names]
+        seat = keyed_generator(self._config.seed, stream, 4, episode, 0).integers(self._size)
         return np.arange(self._size) != seat
 
     def _store(self, e: int, call: str) -> None:
@@ -223,6 +219,6 @@ class AgentsVectorEnv(VectorEnv):
         if opponents.any():
             lead = np.sign(mean(returns[~opponents].tolist()) - mean(returns[opponents].tolist()))
             game = dict(zip(RESULTS, (float(lead == sign) for sign in (1, 0, -1)), strict=True))
-            slot = self._config.slot_of(self._config.first_row + self.handles[rows.start].index)
+            slot = self._options.slot_of(self._config.first_row + self.handles[rows.start].index)
             results |= game | {f"{result}/{slot}": value for result, value in game.items()}
         return means | {PREFIX + name: value for name, value in results.items()}

@@ -10,8 +10,8 @@ import pytest
 from helpers import assert_refused
 from test_agents_env import CROWD, MASKED, Script, env_of, rows_of
 
-from shmppo.envs.agents import AgentsEnv
 from shmppo.errors import EnvError
+from shmppo.extensions.agents.envs import AgentsEnv
 
 CARTPOLE = Path(__file__).parents[2] / "examples" / "trained" / "cartpole"
 
@@ -115,11 +115,11 @@ def test_a_first_observation_that_is_not_finite_is_an_error_of_the_environment()
 def test_a_step_must_return_a_value_of_each_agent(changes: dict[str, Any], message: str) -> None:
     script, names = Script(), ("observations", "rewards", "terminated", "truncated", "infos")
     env = AgentsEnv(script, CROWD)
-    env.reset()
-    env.step([0, 0])
+    env.begin()
+    env.advance([0, 0])
     step = script.step
     script.step = lambda actions: tuple(  # type: ignore[method-assign]
         changes.get(name, value) for name, value in zip(names, step(actions), strict=True)
     )
     with pytest.raises(ValueError, match=message):
-        env.step([0, 0])
+        env.advance([0, 0])

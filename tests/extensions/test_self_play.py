@@ -16,15 +16,22 @@ from helpers import assert_refused
 from public_helpers import csv_rows, exit_code
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.agents_vector_env import AgentsVectorEnv
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.evaluate import main
+from shmppo.extensions.agents.evaluation import round_robin_table
+from shmppo.extensions.agents.feature import Agents
+from shmppo.extensions.agents.players import FunctionOpponent
+from shmppo.extensions.agents.vector_env import AgentsVectorEnv
 from shmppo.lockstep.pool import Collect
+from shmppo.models.actor_critic import build_model
+from shmppo.parallel.process_group import SINGLE_PROCESS
+from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
 from shmppo.runs.launch import train
-from shmppo.runs.opponent_pool import OpponentPool
+from shmppo.sampling.actor import Actor
+from shmppo.sampling.evaluation import EpisodePlayer
 
 BASE = TrainConfig(
     env="agent_environments:Nim", action_masks=True, self_play=(), opponent_every=3, core="gru", num_envs=6,
@@ -77,16 +84,19 @@ def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics() 
     """What the agents of `Crowd` observe, and when they act, does not depend on their actions."""
     config = dataclasses.replace(RESOLVED, env="agent_environments:Crowd", action_masks=False, agents=CROWD, workers=0)
     buffers, learner, pool = sampled(config, rollouts=0)
-    generator, own = np.random.default_rng(0), buffers.published
-    for array in (own.opponents, own.opponent_mean, own.opponent_scale):
+    generator, own = np.random.default_rng(0), buffers.published.added
+    for array in own.values():
         array[:] = generator.normal(size=array.shape)
     turns = turns_of(config)
     pool.start(learner.model)
     pool.execute(Collect(0))
     for slot in range(4):
         alone, learner, pool = sampled(dataclasses.replace(config, self_play=None), rollouts=0)
-        alone.published.weights[:] = own.opponents[slot]
-        alone.published.obs_mean[:], alone.published.obs_scale[:] = own.opponent_mean[slot], own.opponent_scale[slot]
+        alone.published.weights[:] = own["opponents"][slot]
+        alone.published.obs_mean[:], alone.published.obs_scale[:] = (
+            own["opponent_mean"][slot],
+            own["opponent_scale"][slot],
+        )
         pool.start(learner.model)
         pool.execute(Collect(0))
         played = turns & (np.arange(config.rows) // len(CROWD) % 4 == slot)
@@ -94,42 +104,51 @@ def test_an_opponent_acts_as_the_policy_would_with_its_weights_and_statistics() 
         assert (buffers.rollout.joint_actions[played] == alone.rollout.joint_actions[played]).all()
 
 
+def pool_of(config: TrainConfig, buffers: SharedBuffers, run_dir: Path) -> Agents:
+    return Agents(config, inspect_task(config), buffers, SINGLE_PROCESS, run_dir)
+
+
+def fill(pool: Agents, iteration: int) -> None:
+    with pool.around_rollout(iteration):
+        pass
+
+
 def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -> None:
     config = dataclasses.replace(RESOLVED, workers=0, opponent_every=2)
     buffers, _, _ = sampled(config)
-    members = OpponentPool(config, buffers, tmp_path)
+    members = pool_of(config, buffers, tmp_path)
     earlier = set()
     for iteration in range(8):
         buffers.published.weights[:] = iteration
-        members.fill(iteration)
+        fill(members, iteration)
         newest = iteration // 2 * 2
-        current = [weights[0] for weights in buffers.published.opponents]
+        current = [weights[0] for weights in buffers.published.added["opponents"]]
         assert current[:2] == [newest, newest]
         assert len(current[2:]) == 2
         assert set(current[2:]) <= set(range(0, max(newest, 1), 2))
         earlier |= set(current[2:])
     assert len(earlier) > 1
-    members.fill(6)  # again, as after an error in a collection
-    assert [weights[0] for weights in buffers.published.opponents] == current
-    copy = OpponentPool(config, buffers, tmp_path)
-    buffers.published.opponents[:] = -1.0
-    copy.load(json.loads(json.dumps(members.state())))
-    assert [weights[0] for weights in buffers.published.opponents] == current
-    other = OpponentPool(dataclasses.replace(config, seed=2), buffers, tmp_path)
+    fill(members, 6)  # again, as after an error in a collection
+    assert [weights[0] for weights in buffers.published.added["opponents"]] == current
+    copy = pool_of(config, buffers, tmp_path)
+    buffers.published.added["opponents"][:] = -1.0
+    copy.load(json.loads(json.dumps(members.state())) | {"metrics": {}})
+    assert [weights[0] for weights in buffers.published.added["opponents"]] == current
+    other = pool_of(dataclasses.replace(config, seed=2), buffers, tmp_path)
     for iteration in range(8):
-        other.fill(iteration)
-    assert other.state()["chosen"] != members.state()["chosen"]
+        fill(other, iteration)
+    assert other.state()["opponents"]["chosen"] != members.state()["opponents"]["chosen"]
 
 
 def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
     config = dataclasses.replace(RESOLVED, workers=0, opponent_every=1)
     buffers, _, _ = sampled(config)
-    pool = OpponentPool(config, buffers, tmp_path)
-    pool.fill(0)
+    pool = pool_of(config, buffers, tmp_path)
+    fill(pool, 0)
     win, draw = ([key.metric for key in config.reported_info].index(f"info/{name}") for name in ("win", "draw"))
     games = np.zeros((3, len(config.reported_info)))
     games[0, win] = games[1, draw] = 1.0  # a win, a draw, and a loss
-    pool.rate([0, 2, 4], games)
+    pool.end_episodes([0, 2, 4], games)
     expected = 0.0
     for score in (1.0, 0.5, 0.0):
         expected += 4 * (score - 1 / (1 + 10 ** (-expected / 400)))
@@ -140,13 +159,13 @@ def test_the_rating_depends_on_that_of_the_opponent_in_the_slot(tmp_path: Path) 
     """Against a rating that is lower by 400, the expected score is 10 / 11."""
     config = dataclasses.replace(RESOLVED, workers=0, opponent_every=1)
     buffers, _, _ = sampled(config)
-    pool = OpponentPool(config, buffers, tmp_path)
+    pool = pool_of(config, buffers, tmp_path)
     for iteration, pool.rating in enumerate((0.0, 400.0)):
-        pool.fill(iteration)
+        fill(pool, iteration)
     win = np.array([[float(key.metric == "info/win") for key in config.reported_info]])
     for row, expected in ((4, 1 / 11), (0, 1 / 2)):
         pool.rating = 400.0
-        pool.rate([row], win)
+        pool.end_episodes([row], win)
         assert pool.rating == pytest.approx(400 + 4 * expected), row
 
 
@@ -228,3 +247,43 @@ def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as
 
     assert scores(1, 2) == {1: ["-", "50.0", "50.0"], 2: ["-", "50.0", "50.0"]}
     assert scores(0, 1, 2) == scores(2, 0, 1)
+
+
+def test_a_draw_of_a_round_robin_scores_half_a_win() -> None:
+    shares = {(0, 1): {"win": 0.5, "draw": 0.25, "loss": 0.25}}
+    rows = [line.split() for line in round_robin_table(["a", "b"], shares).splitlines()]
+    assert rows[1:] == [["1", "a", "-", "62.5", "62.5"], ["2", "b", "37.5", "-", "37.5"]]
+
+
+@pytest.mark.parametrize("self_play", [None, ("walker_0", "walker_2")])
+def test_an_agent_that_joins_an_evaluation_again_begins_with_a_state_of_zero(
+    self_play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(
+        BASE, env="agent_environments:Crowd", action_masks=False, agents=CROWD, self_play=self_play, workers=0
+    )
+    ended: list[list[int]] = []
+    noted: list[int] = []
+    states: list[np.ndarray] = []
+    step, act = AgentsVectorEnv.step, Actor.act
+
+    def recorded_step(envs: AgentsVectorEnv, *arguments: Any) -> Any:
+        ends = step(envs, *arguments)
+        ended.append([end.i for end in ends])
+        return ends
+
+    def recorded_act(actor: Actor, *arguments: Any) -> Any:
+        states.append(actor.states.copy())
+        return act(actor, *arguments)
+
+    monkeypatch.setattr(AgentsVectorEnv, "step", recorded_step)
+    monkeypatch.setattr(Actor, "act", recorded_act)
+    monkeypatch.setattr(FunctionOpponent, "end", lambda opponent, row: noted.append(row))
+    task = inspect_task(config)
+    model, size = build_model(config, task.observation, task.distribution), task.observation.normalized_size
+    player = EpisodePlayer(config, task, model)
+    player.play(range(40), np.zeros(size, np.float32), np.ones(size, np.float32), None)
+    assert sum(map(len, ended)) > 40 * 3, "some agents end more than once"
+    for rows, after in zip(ended, states[1:], strict=False):
+        assert not after[rows].any()
+    assert noted == ([row for rows in ended for row in rows] if self_play else [])

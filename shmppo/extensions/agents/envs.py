@@ -1,4 +1,4 @@
-"""An environment with several agents (PettingZoo): each agent that it may have is a row of the rollout.
+"""An environment with several agents (PettingZoo): each agent that it may have is a column of the rollout.
 
 An agent is active if it acts in the next step. It is idle before it joins and after it has ended, while the environment
 returns no observation of it, while its action mask allows nothing, and while another agent has the turn.
@@ -16,22 +16,18 @@ from gymnasium import spaces
 from shmppo.config.checks import require, shown
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, mask_starts
-from shmppo.spaces.observations import STATE_KEY
+from shmppo.extensions.agents.options import STATE_KEY, AgentOptions
 
 
-def has_agents(env: Any) -> bool:
-    """Whether an environment, or the class of one, has several agents: those of PettingZoo declare possible_agents."""
-    classes = env.__mro__ if isinstance(env, type) else ()
-    declared = any("possible_agents" in vars(kind).get("__annotations__", ()) for kind in classes)
-    return declared or hasattr(env, "possible_agents")
+class AgentsEnv(gymnasium.Env):
+    """One environment of PettingZoo, whose agents act together: `begin` and `advance`.
 
-
-class AgentsEnv:
-    """One environment of PettingZoo.
+    The checks before a run use it as an environment of Gymnasium: `reset` and `step`. The first active agent chooses an
+    action, and the others take the same one or, with masks, the first allowed one.
 
     Attributes:
         env: PettingZoo's parallel environment.
-        names: the A agents that it may have, in the order of their rows.
+        names: the A agents that it may have, in the order of their columns.
         observation_space, action_space: of one agent. With flags that add to the observation, it is a Dict with the
             keys "obs", "agent_id", "state", and "action_mask".
         seen: the last observation of each agent in this episode, None before the first one.
@@ -46,7 +42,7 @@ class AgentsEnv:
         Raises:
             ConfigError: if the agents have different spaces, or if --action-masks is given without masks or missing.
         """
-        where = f"--env {config.env_id}"
+        where, options = f"--env {config.env_id}", AgentOptions.of(config)
         require(
             not isinstance(env, gymnasium.Env) and config.env_backend in ("auto", "gymnasium"),
             f"{where} has several agents (possible_agents); give an environment of PettingZoo, without --env-backend",
@@ -76,41 +72,37 @@ class AgentsEnv:
             f"{{'observation': …, 'action_mask': …}}; {'add' if self._masked else 'correct them, or leave out'} "
             "--action-masks",
         )
-        parts = [("obs", own["observation"] if self._masked else own)]
-        self._ids = np.eye(len(self.names), dtype=np.int8) if config.agent_id else None
-        if self._ids is not None:
-            parts.append(("agent_id", spaces.MultiBinary(len(self.names))))
-        self._critic_state = config.critic_state
-        if config.critic_state:
+        parts = {"obs": own["observation"] if self._masked else own}
+        self._ids = np.eye(len(self.names), dtype=np.int8)
+        if options.agent_id:
+            parts["agent_id"] = spaces.MultiBinary(len(self.names))
+        if options.critic_state:
             require(hasattr(env, "state_space"), f"{where} has no state_space; leave out --critic-state")
-            parts.append((STATE_KEY, env.state_space))
+            parts[STATE_KEY] = env.state_space
         if self._masked:
-            parts.append((MASK_KEY, spaces.MultiBinary(spaces.flatdim(self.action_space))))
+            parts[MASK_KEY] = spaces.MultiBinary(spaces.flatdim(self.action_space))
             self._starts = mask_starts(self.action_space)
-        self._plain = len(parts) == 1
-        self.observation_space = parts[0][1] if self._plain else spaces.Dict(parts)
-        self._forget()
-
-    def _forget(self) -> None:
-        """Start without observations."""
-        self.seen: list[Any] = [None] * len(self.names)
-        self.infos: list[Any] = [{}] * len(self.names)
-        self.active, self.updated = np.zeros((2, len(self.names)), bool)
+        self._keys = list(parts)
+        self.observation_space = parts["obs"] if len(parts) == 1 else spaces.Dict(list(parts.items()))  # in this order
+        self.metadata, self.render_mode = getattr(env, "metadata", {}), getattr(env, "render_mode", None)
+        self._actor = 0
 
     @property
     def done(self) -> bool:
         """Whether the episode of all agents has ended."""
         return not self.env.agents
 
-    def reset(self, **arguments: Any) -> None:
+    def begin(self, **arguments: Any) -> None:
         """Begin an episode. arguments: of the environment's `reset`."""
-        self._forget()
+        self.seen: list[Any] = [None] * len(self.names)
+        self.infos: list[Any] = [{}] * len(self.names)
+        self.active, self.updated = np.zeros((2, len(self.names)), bool)
         observations, infos = self.env.reset(**arguments)
         self._update(observations, infos)
         if self.done:
             raise ValueError("the list agents is empty after reset; it must contain the agents that begin the episode")
 
-    def step(self, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def advance(self, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step the environment with the actions of the active agents, until an agent is active or the episode ends.
 
         Args:
@@ -150,7 +142,7 @@ class AgentsEnv:
         """
         if unknown := {*observations, *self.env.agents}.difference(self.names):
             raise ValueError(f"{min(unknown, key=str)} is not in possible_agents: {', '.join(self.names)}")
-        state = self.env.state() if self._critic_state else None
+        state = self.env.state() if STATE_KEY in self._keys else None
         for k, name in enumerate(self.names):
             has_turn = self._turns is None or name == self._turns.agent_selection
             self.active[k] = name in observations and name in self.env.agents and has_turn
@@ -164,65 +156,42 @@ class AgentsEnv:
 
     def _parts(self, k: int, observation: Any, state: Any) -> Any:
         """Return the observation of agent k with what the flags add."""
-        if self._plain:
-            return observation
-        parts = {"obs": observation["observation"] if self._masked else observation}
-        if self._ids is not None:
-            parts["agent_id"] = self._ids[k]
-        if self._critic_state:
-            parts[STATE_KEY] = state
+        parts = {"obs": observation, "agent_id": self._ids[k], STATE_KEY: state}
         if self._masked:
-            parts[MASK_KEY] = np.asarray(observation[MASK_KEY])
-        return parts
-
-
-class AgentsView(gymnasium.Env):
-    """An environment with several agents as the checks before a run see it: an environment of Gymnasium.
-
-    The first active agent chooses an action, and the others take the same one or, with masks, the first allowed one.
-
-    Attributes:
-        agents: the environment.
-    """
-
-    def __init__(self, agents: AgentsEnv) -> None:
-        self.agents = agents
-        self.observation_space, self.action_space = agents.observation_space, agents.action_space
-        self.metadata = getattr(agents.env, "metadata", {})
-        self.render_mode = getattr(agents.env, "render_mode", None)
-        self._actor = 0
+            parts |= {"obs": observation["observation"], MASK_KEY: np.asarray(observation[MASK_KEY])}
+        return parts["obs"] if len(self._keys) == 1 else {key: parts[key] for key in self._keys}
 
     @property
     def unwrapped(self) -> Any:
         """PettingZoo's environment without wrappers."""
-        return self.agents.env.unwrapped
+        return self.env.unwrapped
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see `gymnasium.Env.reset`."""
-        self.agents.reset(**arguments)
+        self.begin(**arguments)
         return self._look()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment; see `gymnasium.Env.step`. The reward is the sum over all agents."""
-        actions = [action] * len(self.agents.names)
-        for k, seen in enumerate(self.agents.seen):
-            if k != self._actor and isinstance(seen, dict) and MASK_KEY in seen and self.agents.active[k]:
+        actions = [action] * len(self.names)
+        for k, seen in enumerate(self.seen):
+            if k != self._actor and self._masked and self.active[k]:
                 actions[k] = allowed_action(self.action_space, seen[MASK_KEY], np.argmax)
-        rewards, _, truncated = self.agents.step(actions)
-        done, cut = self.agents.done, bool(truncated.any())
+        rewards, _, truncated = self.advance(actions)
+        cut = bool(truncated.any())
         observation, info = self._look()
-        return observation, float(rewards.sum()), done and not cut, done and cut, info
+        return observation, float(rewards.sum()), self.done and not cut, self.done and cut, info
 
     def _look(self) -> tuple[Any, dict[str, Any]]:
         """Return the observation and the info of the first active agent, or of the same one after the last step."""
-        if self.agents.active.any():
-            self._actor = int(self.agents.active.argmax())
-        return self.agents.seen[self._actor], self.agents.infos[self._actor]
+        if self.active.any():
+            self._actor = int(self.active.argmax())
+        return self.seen[self._actor], self.infos[self._actor]
 
     def render(self) -> Any:
         """Return PettingZoo's rendering."""
-        return self.agents.env.render()
+        return self.env.render()
 
     def close(self) -> None:
         """Close the environment."""
-        self.agents.env.close()
+        self.env.close()
