@@ -23,7 +23,7 @@ from shmppo.models.actor_critic import build_model, move_parameters, network_wei
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import RewardNormalizer, merge_moments
-from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, by_metric, coefficients
+from shmppo.ppo.loss import Loss
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
 from shmppo.spaces.normalization import RunningMoments
@@ -68,7 +68,7 @@ class Learner:
         self._process_group = process_group
         self._buffers = buffers
         self.model = build_model(config, task.observation, task.distribution)
-        self.schedule = Schedule(config)
+        self.schedule, self._loss = Schedule(config), Loss(config)
         self.obs_moments = RunningMoments(task.observation.normalized_size)
         self.reward_normalizer = RewardNormalizer(config.rows, config.gamma)
         # The model's parameters are views of the shared weights, so an optimizer step needs no copy to publish them.
@@ -76,7 +76,7 @@ class Learner:
         weights = torch.from_numpy(buffers.published.weights)
         move_parameters(self.model, weights, keep=True)
         self._gradient = torch.from_numpy(buffers.shard_results.total)
-        self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(METRICS))
+        self._all_reduce = GradientAllReduce(process_group, weights.numel(), len(self._loss.metrics))
         self.features: Sequence[Feature] = ()
 
     def weights_sha256(self) -> str:
@@ -94,7 +94,7 @@ class Learner:
     def set_rates(self, iteration: int) -> None:
         """Publish the learning rate and the coefficients of the loss in an iteration."""
         self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
-        self._buffers.minibatches.coefficients[:] = list(coefficients(self.schedule, iteration).values())
+        self._buffers.minibatches.coefficients[:] = self._loss.coefficients(self.schedule, iteration)
 
     def update(self, iteration: int, pool: Pool) -> UpdateStatistics:
         """Update the weights with all minibatches of all epochs, or those before one exceeds the target KL.
@@ -142,10 +142,11 @@ class Learner:
         last_kl = float(np.mean(kls[-config.minibatches :]))
         if self.schedule.trains_actor(iteration):
             self.schedule.adapt(last_kl)
-        means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else np.full(len(METRICS), np.nan)
+        unknown = np.full(len(self._loss.metrics), np.nan)
+        means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else unknown
         return UpdateStatistics(
-            terms=by_metric(means, METRICS),
-            coefficients=by_metric(self._buffers.minibatches.coefficients, COEFFICIENT_METRICS),
+            terms=_named(self._loss.metrics, means),
+            coefficients=_named(self._loss.coefficient_metrics, self._buffers.minibatches.coefficients),
             approx_kl_last_epoch=last_kl,
             gradient_norm=float(np.mean(norms)) if norms else float("nan"),
             first_log_ratio=first_log_ratio,
@@ -167,7 +168,7 @@ class Learner:
         terms = self._buffers.shard_results.loss_terms.sum(axis=0)
         largest = float(self._buffers.shard_results.max_log_ratio.max())
         terms, largest = self._all_reduce(self._gradient, terms, largest)
-        return by_metric(terms, METRICS), largest
+        return _named(self._loss.metrics, terms), largest
 
     def _check(self, terms: dict[str, float], largest_log_ratio: float, epoch: int, minibatch: int) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
@@ -233,6 +234,10 @@ class Learner:
     def _load_normalizers(self, state: dict[str, Any]) -> None:
         for moments, name in ((self.obs_moments, "obs_moments"), (self.reward_normalizer.moments, "return_moments")):
             moments.load({key: tensor.numpy() for key, tensor in state[name].items()})
+
+
+def _named(metrics: Sequence[str], values: np.ndarray) -> dict[str, float]:
+    return dict(zip(metrics, values.tolist(), strict=True))
 
 
 def _invalid(epoch: int, minibatch: int, problem: str) -> TrainingError:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.loss import COEFFICIENT_METRICS, COEFFICIENTS, TERMS, meanings
+from shmppo.ppo.loss import TERMS, Loss, meanings
 from shmppo.utils.phase_timer import PHASES
 
 WEIGHTS_HASH = "weights_hash"
 """The column of metrics.csv that is no number."""
 HASH_DIGITS = 16
 """Hexadecimal digits of its values."""
+
+_EVERY = [term for term in TERMS if term.is_used is None]
+_SOME = [term for term in TERMS if term.is_used is not None]
 
 GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
@@ -21,14 +24,14 @@ GLOSSARY: dict[str, str] = {
     "failed_episodes": "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them",
     "return_mean_100": "mean undiscounted return of the last 100 finished episodes",
     "length_mean_100": "mean length of the last 100 finished episodes, in steps",
-    **meanings(term.compute for term in TERMS),
+    **meanings(term.compute for term in _EVERY),
     "approx_kl_last_epoch": "`approx_kl` over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
     "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
     "optimizer_steps": "optimizer steps of the update; fewer than epochs × minibatches after a target-KL stop",
     "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
     "learning_rate": "learning rate of this iteration",
-    **meanings(COEFFICIENTS),
+    **meanings(term.coefficient for term in _EVERY if term.coefficient),
     "sync_seconds": "seconds spent on sending commands to workers and receiving acknowledgements",
     "collect_seconds": "seconds until the slowest worker had finished its part of the rollout",
     "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
@@ -40,7 +43,9 @@ GLOSSARY: dict[str, str] = {
 """The columns of metrics.csv that every run has."""
 
 ADDED_GLOSSARY: dict[str, str] = {
-    name: meaning for module in added("metrics") for name, meaning in module.GLOSSARY.items()
+    **meanings(term.compute for term in _SOME),
+    **meanings(term.coefficient for term in _SOME if term.coefficient),
+    **{name: meaning for module in added("metrics") for name, meaning in module.GLOSSARY.items()},
 }
 """Further columns of runs that use an extension. Runs with --info-keys also have `info/KEY`."""
 
@@ -60,11 +65,13 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 
 def columns(config: TrainConfig) -> tuple[str, ...]:
     """Return the columns of metrics.csv of a run, except `info/KEY`."""
-    return (*GLOSSARY, *(name for module in added("metrics") for name in module.columns(config)))
+    loss = Loss(config)
+    of_extensions = (name for module in added("metrics") for name in module.columns(config))
+    return tuple(dict.fromkeys([*GLOSSARY, *loss.metrics, *loss.coefficient_metrics, *of_extensions]))
 
 
 def _terms(group: str) -> list[str]:
-    return [term.compute.__name__ for term in TERMS if term.group == group]
+    return [term.metric for term in TERMS if term.group == group]
 
 
 TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
@@ -74,7 +81,7 @@ TRACKER_GROUPS: dict[str, tuple[str, ...]] = {
     "losses": (*_terms("losses"), "explained_variance", "gradient_norm"),
     "policy": (
         *_terms("policy"), "approx_kl_last_epoch", "first_log_ratio", "optimizer_steps", "learning_rate",
-        *COEFFICIENT_METRICS,
+        *(term.coefficient.__name__ for term in TERMS if term.coefficient),
     ),
     "time": (
         "wall_seconds", "steps_per_second", "sync_seconds", "collect_seconds", "allreduce_seconds", "straggler_wait",

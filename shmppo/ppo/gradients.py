@@ -23,7 +23,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.loss import COEFFICIENT_METRICS, METRICS, LossInputs, by_metric, compute_loss
+from shmppo.ppo.loss import Loss, LossInputs
 from shmppo.ppo.native_gradients import NativeGradients
 from shmppo.ppo.torch_gradients import TorchNetwork
 from shmppo.spaces.distributions import Distribution
@@ -79,7 +79,7 @@ class ShardGradients:
             progress: [1], increased by 1 after each batch of shards, so that a worker that computes for long does not
                 count as stalled. None: nobody watches.
         """
-        self._config, self._distribution = config, distribution
+        self._config, self._distribution, self._loss = config, distribution, Loss(config)
         self._progress = np.zeros(1, np.int64) if progress is None else progress
         self._minibatches, self._results = buffers.minibatches, buffers.shard_results
         self._arrays, self._steps = buffers.arrays, config.rollout_steps * config.rows
@@ -121,14 +121,14 @@ class ShardGradients:
         inputs = LossInputs(
             config=self._config,
             distribution=self._distribution,
-            coefficients=by_metric(minibatches.coefficients, COEFFICIENT_METRICS),
+            coefficients=dict(zip(self._loss.coefficient_metrics, minibatches.coefficients.tolist(), strict=True)),
             params=params,
             values=values,
             step_targets=minibatches.step_targets[index],
             advantage_scale=minibatches.advantage_scale[epoch, minibatch],
             rollout=functools.cache(lambda name: self._steps_of(name)[index]),
         )
-        by_params, by_values, terms, log_ratios = compute_loss(inputs)
+        by_params, by_values, terms, log_ratios = self._loss.compute(inputs)
         shard = np.searchsorted(cuts - cuts[0], member, side="right") - 1  # of each row
         order = np.argsort(shard, kind="stable")
         bounds = np.searchsorted(shard[order], np.arange(len(shards) + 1))
@@ -140,7 +140,7 @@ class ShardGradients:
             read = features[0][rows], at, self._steps_of("actions")[at], minibatches.step_targets[at, 1]
             found = [loss.compute(s, *read, steps) for loss in self._feature_losses]
             for loss, (values_of_loss, _) in zip(self._feature_losses, found, strict=True):
-                terms[rows, METRICS.index(loss.metric)] = values_of_loss
+                terms[rows, self._loss.metrics.index(loss.metric)] = values_of_loss
             by_features[0][rows] = functools.reduce(np.add, [derivative for _, derivative in found])
         self._network.backward(shards, order, bounds, by_params / steps, by_values / steps, *by_features)
         for s, rows in zip(shards, parts, strict=True):

@@ -8,7 +8,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.models.actor_critic import build_meta_model, parameter_offsets
 from shmppo.parallel.shared_buffers import Field, layout
-from shmppo.ppo.loss import COEFFICIENTS, TERMS
+from shmppo.ppo.loss import Loss
 from shmppo.utils.phase_timer import PHASES
 
 
@@ -17,6 +17,7 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
     observation, distribution = task.observation, task.distribution
     model = build_meta_model(config, observation, distribution)
     _, parameters = parameter_offsets(model)
+    loss = Loss(config)
     sizes = {
         "T": config.rollout_steps,
         "N": config.rows,
@@ -37,8 +38,8 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
         "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,
         "snapshot": 0 if task.snapshot is None else task.snapshot.bytes,
         "phases": len(PHASES),
-        "terms": len(TERMS),
-        "coefficients": len(COEFFICIENTS),
+        "terms": len(loss.metrics),
+        "coefficients": len(loss.coefficient_metrics),
     }
     for module in added("arrays"):
         sizes |= module.sizes(config, task)

@@ -269,6 +269,13 @@ class Term(NamedTuple):
     """Returns the coefficient in an iteration. It is a metric, too. None: the coefficient does not change."""
     group: str = "losses"
     """Group of its metric in trackers. Coefficients belong to the group policy."""
+    is_used: Callable[[TrainConfig], bool] | None = None
+    """Whether a run has the term. None: every run."""
+
+    @property
+    def metric(self) -> str:
+        """Name of its metric."""
+        return self.compute.__name__
 
 
 TERMS = (
@@ -279,34 +286,40 @@ TERMS = (
     Term(clip_fraction, group="policy"),
     *(Term(*term) for module in added("terms") for term in module.TERMS),
 )
-METRICS = tuple(term.compute.__name__ for term in TERMS)
-"""The metric of each term."""
-COEFFICIENTS = tuple(term.coefficient for term in TERMS if term.coefficient is not None)
-COEFFICIENT_METRICS = tuple(coefficient.__name__ for coefficient in COEFFICIENTS)
 
 
-def coefficients(schedule: Schedule, iteration: int) -> dict[str, float]:
-    """Return the coefficients of the loss in an iteration, by metric."""
-    return {
-        name: coefficient(schedule, iteration)
-        for name, coefficient in zip(COEFFICIENT_METRICS, COEFFICIENTS, strict=True)
-    }
+class Loss:
+    """The loss of a run.
 
-
-@np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
-def compute_loss(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the terms of the loss at each step, and their derivatives.
-
-    Returns:
-        (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values of
-        the terms [R, len(TERMS)] without losses of features, |log ratio| [R]).
+    Attributes:
+        metrics: the metric of each of its terms.
+        coefficient_metrics: the metric of each coefficient that may change from update to update.
     """
-    results = []
-    for term in TERMS:
-        coefficient = inputs.coefficients[term.coefficient.__name__] if term.coefficient else 0.0
-        results.append(term.compute(inputs, coefficient))
-    values, by_params, by_values = zip(*results, strict=True)
-    return _sum(by_params), _sum(by_values), np.stack(values, 1), np.abs(inputs.log_ratio)
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._terms = [term for term in TERMS if term.is_used is None or term.is_used(config)]
+        self._coefficients = [term.coefficient for term in self._terms if term.coefficient is not None]
+        self.metrics = [term.metric for term in self._terms]
+        self.coefficient_metrics = [one.__name__ for one in self._coefficients]
+
+    def coefficients(self, schedule: Schedule, iteration: int) -> list[float]:
+        """Return the coefficients in an iteration."""
+        return [coefficient(schedule, iteration) for coefficient in self._coefficients]
+
+    @np.errstate(over="ignore", invalid="ignore")  # the learner checks that losses and gradients are finite
+    def compute(self, inputs: LossInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Compute the terms of the loss at each step, and their derivatives.
+
+        Returns:
+            (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values
+            of the terms [R, terms] without losses of features, |log ratio| [R]).
+        """
+        results = []
+        for term in self._terms:
+            coefficient = inputs.coefficients[term.coefficient.__name__] if term.coefficient else 0.0
+            results.append(term.compute(inputs, coefficient))
+        values, by_params, by_values = zip(*results, strict=True)
+        return _sum(by_params), _sum(by_values), np.stack(values, 1), np.abs(inputs.log_ratio)
 
 
 def _sum(derivatives: Sequence[np.ndarray | None]) -> np.ndarray:
@@ -317,8 +330,3 @@ def _sum(derivatives: Sequence[np.ndarray | None]) -> np.ndarray:
 def meanings(functions: Iterable[Callable[..., Any]]) -> dict[str, str]:
     """Return the meaning of the metric of each term or coefficient, by metric."""
     return {one.__name__: " ".join((one.__doc__ or "").split()) for one in functions}
-
-
-def by_metric(values: np.ndarray, metrics: Sequence[str]) -> dict[str, float]:
-    """Return an array with an element per term or coefficient as a mapping."""
-    return dict(zip(metrics, values.tolist(), strict=True))

@@ -16,7 +16,7 @@ from shmppo.config.resumable import different_fields, resumed_config
 from shmppo.config.train_config import TrainConfig, load_config, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.ppo.loss import coefficients
+from shmppo.ppo.loss import Loss
 from shmppo.ppo.schedule import Schedule
 from shmppo.runs.start import Start, start_extensions
 from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint, saved_iteration
@@ -143,10 +143,11 @@ def _mark_if_inexact(checkpoint: dict[str, Any], before: TrainConfig, config: Tr
 
     A new run with this configuration would then have other weights.
     """
-    old, new = Schedule(before), Schedule(config)
+    old, new, loss = Schedule(before), Schedule(config), Loss(config)
     finished = range(checkpoint["iteration"])
     if all(
-        old.learning_rate(i) == new.learning_rate(i) and coefficients(old, i) == coefficients(new, i) for i in finished
+        old.learning_rate(i) == new.learning_rate(i) and loss.coefficients(old, i) == loss.coefficients(new, i)
+        for i in finished
     ):
         return
     reason = (

@@ -11,7 +11,7 @@ from conftest import planned, sampled
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
 from shmppo.ppo.gradients import pack_steps
-from shmppo.ppo.loss import coefficients
+from shmppo.ppo.loss import Loss
 from shmppo.ppo.minibatches import assign_shards, cut_sequences, equal_cuts, shuffle_sequences
 from shmppo.utils.rng import minibatch_generator
 
@@ -155,5 +155,5 @@ def test_targets_of_every_step() -> None:
     np.testing.assert_array_equal(targets[..., 1], advantages + rollout.value)
     np.testing.assert_array_equal(targets[..., 2], rollout.value)
     np.testing.assert_array_equal(targets[..., 3:], rollout.log_prob)
-    expected = list(coefficients(learner.schedule, 0).values())
+    expected = Loss(learner.config).coefficients(learner.schedule, 0)
     np.testing.assert_array_equal(buffers.minibatches.coefficients, expected)

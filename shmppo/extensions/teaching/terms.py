@@ -20,8 +20,6 @@ def cloning_objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
 
 def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
     """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
-    if TeachingOptions.of(inputs.config).teacher is None:
-        return np.zeros_like(inputs.log_ratio), None, None
     teacher = inputs.rollout("teacher_params")
     gradient = inputs.distribution.kl_grad(teacher, inputs.params)
     return inputs.distribution.kl(teacher, inputs.params), gradient * np.float32(coefficient), None
@@ -30,11 +28,9 @@ def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
 def teacher_coef(schedule: Schedule, iteration: int) -> float:
     """coefficient of `teacher_kl` in the loss in this iteration"""
     options = TeachingOptions.of(schedule.config)
-    if options.teacher is None:
-        return 0.0
     annealed = schedule.remaining(iteration, options.teacher_steps) if options.teacher_steps else 1.0
     return schedule.trains_actor(iteration) * options.teacher_coef * annealed
 
 
 OBJECTIVES: dict[str, Objective | None] = {"clone": cloning_objective, "distill": None}
-TERMS = ((teacher_kl, teacher_coef, "policy"),)
+TERMS = ((teacher_kl, teacher_coef, "policy", lambda config: TeachingOptions.of(config).teacher is not None),)
