@@ -12,7 +12,7 @@ import tyro
 from shmppo.config.command_line import parse
 from shmppo.config.option import AT_LEAST_1, check_bounds, option
 from shmppo.config.options import TaskOptions
-from shmppo.errors import print_text, run_command
+from shmppo.errors import output_as_stderr, print_text, run_command
 from shmppo.utils.commands import program
 
 
@@ -47,7 +47,8 @@ def _check_env() -> int:
     steps = fields.pop("steps")
     from shmppo.tools.check_env import check_environment
 
-    text, reproducible = check_environment(fields, steps)
+    with output_as_stderr():
+        text, reproducible = check_environment(fields, steps)
     print_text(text)
     return int(not reproducible)
 

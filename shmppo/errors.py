@@ -132,6 +132,23 @@ def print_text(text: str) -> None:
     print(printable(text, keep="\n"), flush=True)
 
 
+@contextlib.contextmanager
+def output_as_stderr() -> Iterator[None]:
+    """Let whatever is printed in the body, also by C code and other processes, appear on stderr.
+
+    So stdout gets only the result of a command.
+    """
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
 def print_error(error: ShmppoError) -> None:
     """Print an error to stderr: details and hints first, the message as the last line."""
     lines = "\n".join(filter(None, [error.details, *error.hints, f"error: {error}"]))

@@ -20,7 +20,7 @@ from shmppo.config.command_line import parse
 from shmppo.config.extensions import evaluation_flags
 from shmppo.config.options import KeywordArguments
 from shmppo.config.trust import Modules
-from shmppo.errors import print_text, run_command
+from shmppo.errors import output_as_stderr, print_text, run_command
 from shmppo.loggers.text import number
 from shmppo.utils.commands import program
 
@@ -77,7 +77,7 @@ def _evaluate() -> None:
     from shmppo.policies.evaluation import evaluate
 
     arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir")}
-    with Console(stderr=True, quiet=options.json).status("starting") as status:
+    with output_as_stderr(), Console(stderr=True, quiet=options.json).status("starting") as status:
         arguments["progress"] = lambda ended, steps: status.update(
             f"{ended} of {options.episodes} episodes, {steps:,} steps"
         )

@@ -11,7 +11,7 @@ import tyro
 
 from shmppo.config.command_line import parse
 from shmppo.config.trust import Modules
-from shmppo.errors import run_command
+from shmppo.errors import output_as_stderr, run_command
 from shmppo.utils.commands import program
 
 
@@ -43,15 +43,17 @@ def _export() -> None:
     text = "Export the policy of a run for other runtimes, or to publish it."
     options = parse(ExportConfig, sys.argv[1:], program("export"), text, example="runs/pendulum --format onnx")
     arguments = dict(vars(options))
-    if options.format == "policy":
-        from shmppo.tools.export_policy import export_policy
+    with output_as_stderr():
+        if options.format == "policy":
+            from shmppo.tools.export_policy import export_policy
 
-        del arguments["format"], arguments["trust"]
-        print(export_policy(**arguments))
-        return
-    from shmppo.tools.export import export
+            del arguments["format"], arguments["trust"]
+            path = export_policy(**arguments)
+        else:
+            from shmppo.tools.export import export
 
-    print(export(**arguments))
+            path = export(**arguments)
+    print(path)
 
 
 if __name__ == "__main__":

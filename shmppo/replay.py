@@ -10,7 +10,7 @@ import tyro
 
 from shmppo.config.command_line import parse
 from shmppo.config.trust import Modules
-from shmppo.errors import run_command
+from shmppo.errors import output_as_stderr, run_command
 from shmppo.utils.commands import program
 
 
@@ -35,7 +35,8 @@ def _replay() -> None:
     options = parse(ReplayConfig, sys.argv[1:], program("replay"), text, example="runs/pendulum/failed_episode.json")
     from shmppo.runs.failed_episode import replay
 
-    steps = replay(options.file, options.trust)
+    with output_as_stderr():
+        steps = replay(options.file, options.trust)
     print(f"all {steps} steps succeeded; the failure depends on more than the seed and the actions")
 
 

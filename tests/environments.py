@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import time
 import warnings
 from contextlib import suppress
@@ -151,7 +152,7 @@ class RefusesSeeds(Counter):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         if seed is not None:
-            raise NotImplementedError("no seeds here")
+            raise TypeError("reset takes no seed")
         return super().reset(seed=5, options=options)
 
 
@@ -267,3 +268,12 @@ gymnasium.register("SlowEnvironment2-v0", entry_point=SlowEnvironment2, kwargs={
 gymnasium.register("Unrepeatable-v0", entry_point=Unrepeatable, kwargs={"length": 10_000})
 gymnasium.register("Counter-v0", entry_point=Counter)
 gymnasium.register("CounterTruncated-v0", entry_point=Counter, kwargs={"truncate": True})
+
+
+class Prints(Counter):
+    """Prints in every way: from Python, and from a process of its own."""
+
+    def reset(self, **arguments: Any) -> Any:
+        print("Python prints this")
+        subprocess.run(["echo", "a process prints this"], check=True)
+        return super().reset(**arguments)

@@ -27,11 +27,18 @@ def store_as_json(options: Any, name: str) -> None:
     value, rule = getattr(options, name), "its values must be finite numbers, text, lists, or mappings of them"
     message = f"{flag(name)} is {shown(value)}; {rule}"
     try:
-        plain = json.loads(json.dumps(value, allow_nan=False))
+        plain = json.loads(json.dumps(value, allow_nan=False, default=_number))
     except (TypeError, ValueError) as error:
         raise ConfigError(message) from error
     require(plain == value, message)
     object.__setattr__(options, name, plain)
+
+
+def _number(value: Any) -> Any:
+    """Convert a number of NumPy, which this module does not import, to Python's own."""
+    if getattr(value, "shape", None) == ():
+        return value.item()
+    raise TypeError(type(value).__name__)
 
 
 def shown(value: Any) -> str:

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import textwrap
 import typing
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -76,7 +76,8 @@ def parse(
         ConfigError: for a flag of another trainer.
         CommandEnd: with code 0 after the help text, or with code 2 after tyro's message about a wrong command line.
     """
-    flags, words = list(flags_of(kind)), list(arguments)
+    flags = list(flags_of(kind))
+    words = _joined(arguments, {flag(entry.field) for entry in flags if _has_values(entry)})
     if set(HELP_FLAGS) & set(words):
         if common and "--help-all" not in words:
             kind = _only([entry for name in common for entry in flags if entry.field == name])
@@ -91,6 +92,34 @@ def parse(
         )
     except SystemExit as error:
         raise CommandEnd(error.code) from error
+
+
+def _has_values(entry: Flag) -> bool:
+    """Whether a flag takes any number of values at once."""
+    settings = getattr(entry.kind, "__metadata__", ())
+    if {tyro.conf.Positional, tyro.conf.UseAppendAction} & {*settings}:
+        return False
+    return any(typing.get_origin(kind) in (tuple, Mapping) for kind in (entry.kind, *typing.get_args(entry.kind)))
+
+
+def _joined(arguments: Sequence[str], lists: Collection[str]) -> list[str]:
+    """Return a command line in which a flag with several values that is given again adds its values to the first ones.
+
+    lists: the flags with any number of values.
+    """
+    words: list[list[str]] = [[]]
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        if not word.startswith("--"):
+            words[-1].append(word)
+        elif name not in lists:
+            words.append([word])
+        else:
+            known = next((group for group in words if group[:1] == [name]), None)
+            words = [group for group in words if group is not known] + [known or [name]]
+            words[-1] += [value] * bool(equals)
+    return [word for group in words for word in group]
 
 
 def given_fields(arguments: Sequence[str]) -> set[str]:

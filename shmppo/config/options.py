@@ -7,6 +7,8 @@ The docstring after each field is also the help text of its flag. `run_options` 
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,16 +34,16 @@ from shmppo.config.option import (
 
 
 def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
-    """Parse the texts `key=value` into a mapping. A value that is not valid JSON is a string."""
+    """Parse the texts `key=value` into a mapping. A value is JSON, a literal of Python such as False, or plain text."""
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         correct = bool(equals) and key.isidentifier()
         require(correct, f"{pair} is not of the form KEY=VALUE; write it like frame_skip=4")
-        try:
-            arguments[key] = json.loads(text)
-        except json.JSONDecodeError:
-            arguments[key] = text
+        arguments[key] = text
+        for parse in (ast.literal_eval, json.loads):
+            with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+                arguments[key] = parse(text)
     return arguments
 
 
@@ -55,7 +57,7 @@ KeywordArguments = Annotated[
         str_from_instance=lambda mapping: [f"{key}={json.dumps(value)}" for key, value in mapping.items()],
     ),
 ]
-"""A mapping that the command line reads as key=value pairs. Each value is JSON or plain text."""
+"""A mapping that the command line reads as key=value pairs. Each value is JSON, a literal of Python, or plain text."""
 
 if TYPE_CHECKING:  # type checkers do not know the values of extensions
     Objective = str

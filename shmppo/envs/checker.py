@@ -17,7 +17,7 @@ from shmppo.envs.snapshots import spaces_of
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec
 from shmppo.utils.rng import seed_spaces
-from shmppo.utils.user_code import FAILURES, as_config_error, reraise_ctrl_c
+from shmppo.utils.user_code import as_config_error
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _ADVICE = " in a check before the run; correct the method"
 
 
 def check_contract(
-    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any]
+    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any], *, attempts: int = 1
 ) -> tuple[Literal["episode", "never"], bool]:
     """Reset and step an environment, reset it again with the same seed, and check what it returns.
 
@@ -39,6 +39,7 @@ def check_contract(
         env: the environment.
         where: name of the environment for error messages.
         choose_action: maps an observation to an action.
+        attempts: number of seeds to try, because the episodes of some of them may fail (--skip-bad-episodes).
 
     Returns:
         "episode" if each reset can receive a seed, or "never" if the environment does not accept seeds; and whether two
@@ -47,23 +48,38 @@ def check_contract(
     Raises:
         ConfigError: if a rule is broken. The message names the rule.
     """
+    for seed in range(attempts - 1):
+        try:
+            return _check_episode(env, where, choose_action, seed)
+        except ConfigError as error:
+            if error.__cause__ is None:  # a rule is broken, and not only this episode has failed
+                raise
+            log.warning("%s; skipping this episode", error)
+    return _check_episode(env, where, choose_action, attempts - 1)
+
+
+def _check_episode(
+    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any], seed: int
+) -> tuple[Literal["episode", "never"], bool]:
+    """Check the episode with a seed. See `check_contract`."""
     seeding: Literal["episode", "never"] = "episode"
     parts = spaces_of(env)
-    seed_spaces(parts, 0)
-    try:
-        returned: Any = env.reset(seed=0)
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        seeding = "never"
-        log.warning("%s: reset(seed=0) raised %r, so resets receive no seed", where, error)
-        with as_config_error(f"{where}: reset()", _ADVICE):
+    seed_spaces(parts, seed)
+    with as_config_error(f"{where}: reset(seed={seed})", _ADVICE):
+        try:
+            returned: Any = env.reset(seed=seed)
+        except TypeError as error:
+            if "seed" not in str(error):
+                raise
+            seeding = "never"
+            log.warning("%s: reset(seed=%d) raised %r, so resets receive no seed", where, seed, error)
             returned = env.reset()
     with as_config_error(f"{where}: unpacking the result of reset", f"; {RESET_RULE}"):
         observation, info = returned
     require(isinstance(info, dict), f"{where}: reset returned the info {shown(info)}; {RESET_RULE}")
     check_observation(where, "reset", env.observation_space, observation)
     first = copy.deepcopy(observation)  # the environment may reuse its arrays
-    env.action_space.seed(0)
+    env.action_space.seed(seed)
     action = choose_action(observation)
     with as_config_error(f"{where}: step(action)", f" in a check before the run; {STEP_RULE}"):
         observation, reward, terminated, truncated, info = env.step(action)
@@ -77,9 +93,9 @@ def check_contract(
     require(isinstance(info, dict), f"{where}: step returned the info {shown(info)}; {STEP_RULE}")
     if seeding == "never":
         return seeding, True
-    seed_spaces(parts, 0)
-    with as_config_error(f"{where}: reset(seed=0)", _ADVICE):
-        again, _ = env.reset(seed=0)
+    seed_spaces(parts, seed)
+    with as_config_error(f"{where}: reset(seed={seed})", _ADVICE):
+        again, _ = env.reset(seed=seed)
     return seeding, data_equivalence(first, again, exact=True)
 
 

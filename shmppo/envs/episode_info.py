@@ -89,7 +89,12 @@ def number_of(info: Any, key: InfoKey) -> float:
 
 
 def _as_number(value: Any, key: InfoKey) -> float:
-    """Return a value in `info` as a number, NaN for a text or the like of an automatic key. Errors: see `number_of`."""
+    """Return a value in `info` as a number. NaN: it is None, or a text or the like of an automatic key.
+
+    Errors: see `number_of`.
+    """
+    if value is None:
+        return float("nan")
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.item()
     if isinstance(value, (float, int, np.bool_, np.integer, np.floating)):

@@ -15,6 +15,7 @@ from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.spec import EnvSpec
+from shmppo.envs.sync_vector_env import START_ATTEMPTS
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
 from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.action_spaces import distribution_for
@@ -55,7 +56,8 @@ def inspect_task(config: TrainConfig) -> EnvSpec:
                 return allowed_action(env.action_space, seen[MASK_KEY], np.argmax)
             return random_action(env.action_space)
 
-        seeding, resets_equal = check_contract(env, where, choose_action)
+        attempts = START_ATTEMPTS if config.skip_bad_episodes else 1
+        seeding, resets_equal = check_contract(env, where, choose_action, attempts=attempts)
         backend = next(one for one in all_backends() if one.steps(config, env))
         # Without a seed per episode, a snapshot would also need the random generator, which nothing can check.
         snapshot = backend.snapshot(env, choose_action) if seeding == "episode" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import math
 import os
@@ -25,7 +26,8 @@ Row = dict[str, float]
 of a run is a row of its own, with iteration and env_steps."""
 
 Callback = Callable[[Row], "bool | None"] | Callable[[Row, Any], "bool | None"]
-"""Called with the metrics of each iteration, and with a `shmppo.runs.handle.RunHandle` if it takes two arguments.
+"""Called with the metrics of each iteration. It also gets a `shmppo.runs.handle.RunHandle` if its second parameter is
+named run or has no default.
 
 If it returns True, the run ends after this iteration, with a checkpoint and a summary. The first Ctrl-C does the same.
 If it raises, the run ends at once, and the caller of `train` gets the exception."""
@@ -56,13 +58,21 @@ class Logger(Protocol):
         """Called once at the end, with the content of summary.json, or with None if the run failed."""
 
 
+def _takes_run(callback: Callable[..., Any]) -> bool:
+    """Whether a callback gets the run: if its second parameter is named run or has no default of its own."""
+    if not accepts(callback, {}, None):
+        return False
+    second = list(inspect.signature(callback).parameters.values())[1:2]
+    return all(one.name == "run" or one.default is one.empty for one in second)
+
+
 class LoggerList:
     """The callback and the loggers of one run."""
 
     def __init__(self, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> None:
         """Check the callback. Raises ConfigError if it cannot be called with (row) or (row, run)."""
         self._callback: Callable[..., bool | None] | None = callback
-        self._takes_run = callable(callback) and accepts(callback, {}, None)
+        self._takes_run = callable(callback) and _takes_run(callback)
         require(
             callback is None or self._takes_run or (callable(callback) and accepts(callback, {})),
             "`callback` must be a function of (row) or (row, run); to use several, call them in one function",

@@ -81,7 +81,9 @@ class SearchStudy:
                 distributions = {name: distributions[name] for name in known}
             trial = self.optuna.ask(distributions)
             try:
-                trial.set_user_attr("options", self._space.options(trial))
+                options, base = self._space.options(trial), self._base.fields()
+                added = {name: base[name] | one for name, one in options.items() if isinstance(one, dict)}
+                trial.set_user_attr("options", options | added)  # arguments of the environment are added
                 trials.append(trial)
             except ConfigError as error:
                 if number == 0:

@@ -181,3 +181,42 @@ def test_arguments_of_the_environment_are_what_the_file_of_the_run_gives_back() 
         env_kwargs={"force": np.float64(0.3)}, eval_env_kwargs={"force": np.float64(0.3)}, eval_every=1
     )
     assert type(config.env_kwargs["force"]) is type(config.eval_env_kwargs["force"]) is float
+
+
+def test_numbers_of_numpy_are_arguments_of_an_environment() -> None:
+    given = {"a": np.int64(5), "b": np.float32(0.5), "c": np.bool_(True), "d": [np.float64(1.5)]}
+    kept = TrainConfig(env="CartPole-v1", env_kwargs=given).env_kwargs
+    assert kept == {"a": 5, "b": 0.5, "c": True, "d": [1.5]}
+    assert [type(value) for value in kept.values()] == [int, float, bool, list]
+    with pytest.raises(ConfigError, match="its values must be finite numbers, text, lists, or mappings of them"):
+        TrainConfig(env="CartPole-v1", env_kwargs={"a": np.ones(2)})
+
+
+def test_literals_of_python_are_arguments_of_an_environment() -> None:
+    texts = [
+        "a=False",
+        "b=None",
+        "c=.5",
+        "d=[1,'x']",
+        "e=true",
+        "f=abc",
+        "g=1e3",
+        "h=-2",
+        "i=x=y",
+        'j="quoted"',
+        "k=[",
+        "l={'m':1}",
+    ]
+    config, _ = parse_start(["--env", "CartPole-v1", "--env-kwargs", *texts])
+    assert config.env_kwargs == {
+        "a": False, "b": None, "c": 0.5, "d": [1, "x"], "e": True, "f": "abc", "g": 1000.0, "h": -2, "i": "x=y",
+        "j": "quoted", "k": "[", "l": {"m": 1},
+    }  # fmt: skip
+
+
+def test_a_flag_with_several_values_that_is_given_again_adds_them() -> None:
+    line = "--hide-obs 1 --seed 3 --hide-obs=3 --seed 4 --info_keys a --info-keys b c --trust m --trust n"
+    more = "--encoder-sizes 8 --env-kwargs a=1 --env-kwargs b=2"
+    config, start = parse_start(["--env", "CartPole-v1", *line.split(), *more.split()])
+    assert (config.hide_obs, config.seed, config.info_keys, config.encoder_sizes) == ((1, 3), 4, ("a", "b", "c"), (8,))
+    assert (config.env_kwargs, start.trust) == ({"a": 1, "b": 2}, ("m", "n"))

@@ -173,3 +173,47 @@ def test_values_outside_the_bounds(caplog: pytest.LogCaptureFixture) -> None:
     named = "[0, 0] is 5, [0, 1] is 5, [1, 0] is 5, and 1 more"
     assert outside(many, np.full((2, 2), 5.0)) == [f"obs outside its space: {named}"]
     assert outside(BOTH, GOOD | {"a": np.array([0.0, -2.0])}) == ["part 'a' of obs outside its space: [1] is -2"]
+
+
+class Fails(Returns):
+    """Raises in the resets or steps of the given seeds."""
+
+    def __init__(self, where: str, seeds: range) -> None:
+        super().__init__()
+        self.where, self.seeds = where, seeds
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.bad = seed in self.seeds
+        if self.bad and self.where == "reset":
+            raise ConnectionError("the server is not up yet")
+        return super().reset()
+
+    def step(self, action: int) -> Any:
+        if self.bad and self.where == "step":
+            raise ConnectionError("the server is gone")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_only_a_type_error_about_the_seed_means_that_an_environment_takes_none(where: str) -> None:
+    for error in ("the server is not up yet", "the server is gone")[where == "step" :][:1]:
+        with pytest.raises(ConfigError, match=rf"raised ConnectionError\('{error}'\)"):
+            contract_of(Fails(where, range(1)))
+
+    class Unseeded(Returns):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    assert contract_of(Unseeded()) == ("never", True)
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_the_check_skips_failing_episodes_but_no_broken_rule(where: str) -> None:
+    env = Fails(where, range(3))
+    choose = lambda seen: random_action(env.action_space)  # noqa: E731
+    assert check_contract(env, "--env X", choose, attempts=4) == ("episode", True)
+    with pytest.raises(ConfigError, match="raised ConnectionError"):
+        check_contract(env, "--env X", choose, attempts=3)
+    env.results = (OBSERVED, None), STEPPED
+    with pytest.raises(ConfigError, match="reset returned the info None"):
+        check_contract(env, "--env X", choose, attempts=20)

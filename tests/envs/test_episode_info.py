@@ -61,6 +61,7 @@ def test_numbers_of_one_environment() -> None:
     assert number_of(info, key("one")) == 3.0
     assert math.isnan(number_of(info, key("a/c")))
     assert math.isnan(number_of(info, key("flag/c")))
+    assert math.isnan(number_of({"a": None}, key("a")))
     for name in ("text", "many"):
         with pytest.raises(TypeError, match="is not a number"):
             number_of(info, key(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,26 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
     with pytest.raises(ConfigError):
         train(config)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("callback", "expected"),
+    [
+        (lambda row: row, {}),
+        (lambda row, limit=475: limit, 475),
+        (lambda row, run: run, "run"),
+        (lambda row, run=None: run, "run"),
+        (lambda row, other: other, "run"),
+        (lambda *arguments: len(arguments) == 2, True),
+        (lambda row, *, limit=1: limit, 1),
+    ],
+)
+def test_a_callback_gets_the_run_unless_its_second_parameter_has_a_default(callback: Any, expected: Any) -> None:
+    got: list[Any] = []
+
+    @functools.wraps(callback)
+    def recorded(*arguments: Any) -> None:
+        got.append(callback(*arguments))
+
+    LoggerList(callback=recorded).asks_to_stop({}, "run")
+    assert got == [expected]

@@ -116,3 +116,11 @@ def test_each_mistake_is_one_sentence(space: Any, message: str) -> None:
         parse_space(space, "a space")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_arguments_of_the_environment_are_added_to_those_of_the_command_line() -> None:
+    base = TrainConfig(env="CartPole-v1", env_kwargs={"fast": False, "scale": 3})
+    found = choices({"env_kwargs": {"choices": [{"scale": 1}, {"wind": 2}]}}, base=base)[1:]
+    expected = [{"fast": False, "scale": 1}, {"fast": False, "scale": 3, "wind": 2}]
+    assert [one for one in expected if one in [fields["env_kwargs"] for fields in found]] == expected
+    assert all(fields["env_kwargs"] in expected for fields in found)
