@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import gymnasium
@@ -210,3 +211,19 @@ class Leveled(Crowd):
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         self.length = 5 + (options or {"level": 0}).pop("level")
         return super().reset(seed, options)
+
+
+class Drawing(Crowd):
+    """Draws from global generators."""
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        result = super().reset(seed, options)
+        for name in result[0]:
+            result[0][name][0] = np.random.normal()  # noqa: NPY002
+        return result
+
+    def step(self, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
+        result = super().step(actions)
+        for name in result[0]:
+            result[0][name][1] = random.gauss(0, 1)
+        return result

@@ -45,6 +45,8 @@ UNRECORDED: dict[str, dict[str, Any]] = {
     },
     "clone": {"env": "CartPole-v1"},
     "snapshots": {"env": "environments:PutsBack-v0"},
+    "global-generators": {"env": "environments:Draws", "eval_every": 2, "eval_episodes": 3},
+    "late-global-generators": {"env": "environments:Draws", "env_kwargs": {"where": "step", "late": 18}},
     "vector": {"env": "vector_environments:Walk", "env_backend": "vector", "env_kwargs": {"space": "dict"}},
     "vector-that-resets-itself": {"env": "vector_environments:NextStep", "env_backend": "vector"},
     "failed-episodes": {"env": "faulty_environments:FailsSometimes-raise-v0", "skip_bad_episodes": True},

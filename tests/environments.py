@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import time
@@ -277,3 +278,48 @@ class Prints(Counter):
         print("Python prints this")
         subprocess.run(["echo", "a process prints this"], check=True)
         return super().reset(**arguments)
+
+
+class Draws(gymnasium.Env[np.ndarray, int]):
+    """Draws from global random generators in its constructor, its resets, and its steps, as many environments do.
+
+    The numbers are part of the observation. Each episode appends those of its reset to the file `log`.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, where: str = "make reset step", late: int = 0, log: str | None = None) -> None:
+        """where: the places of the draws. late: number of steps of each episode without a draw."""
+        self.where, self.late, self.log = where.split(), late, log
+        self.made = self.draw() if "make" in self.where else np.zeros(3)
+
+    def draw(self) -> np.ndarray:
+        return np.array([np.random.normal(), random.gauss(0, 1), torch.randn(1).item()])  # noqa: NPY002
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.t, drawn = 0, self.draw() if "reset" in self.where else np.zeros(3)
+        if self.log is not None:
+            with open(self.log, "a") as file:
+                file.write(f"{os.getpid()} {' '.join(map(str, [*self.made, *drawn]))}\n")
+        return self.made + drawn, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        drawn = self.draw() if "step" in self.where and self.t > self.late else np.zeros(3)
+        seen = self.made + drawn + self.np_random.normal(size=3)
+        return seen, float(seen.sum() * (action - 0.5)), self.t >= 20, False, {}
+
+
+class DrawsAndRaises(Draws):
+    """Raises in its third episode."""
+
+    episodes = 0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        self.episodes += result[2]
+        if self.episodes == 1 and self.t == 20:
+            raise RuntimeError("it fails")
+        return result

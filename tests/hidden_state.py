@@ -174,7 +174,7 @@ class Flags(Hidden):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         observation, reward, terminated, truncated, extra = super().step(action)
-        lucky = random.random() < 0.2
+        lucky = os.urandom(1)[0] < 51
         reward += 1e-9 * lucky * (self.what == "reward")
         flags = {"terminated": terminated, "truncated": truncated}
         flags |= {self.what: flags.get(self.what, False) or lucky}

@@ -157,3 +157,11 @@ def as_list(num_envs: int) -> list[Walk]:
 def of_one(num_envs: int) -> Walk:
     """A mistake: it ignores its argument."""
     return Walk(1)
+
+
+class Draws(NextStep):
+    """Draws from the generator of its process."""
+
+    def restart(self, i: int, seed: int | None) -> None:
+        super().restart(i, seed)
+        self.x[i] += np.random.normal()  # noqa: NPY002

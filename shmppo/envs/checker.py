@@ -16,6 +16,7 @@ from shmppo.config.checks import require, shown
 from shmppo.envs.snapshots import spaces_of
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec
+from shmppo.utils.global_generators import OwnGenerators
 from shmppo.utils.rng import seed_spaces
 from shmppo.utils.user_code import as_config_error
 
@@ -31,7 +32,7 @@ _ADVICE = " in a check before the run; correct the method"
 
 
 def check_contract(
-    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any], *, attempts: int = 1
+    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any], generators: OwnGenerators, *, attempts: int = 1
 ) -> tuple[Literal["episode", "never"], bool]:
     """Reset and step an environment, reset it again with the same seed, and check what it returns.
 
@@ -39,6 +40,7 @@ def check_contract(
         env: the environment.
         where: name of the environment for error messages.
         choose_action: maps an observation to an action.
+        generators: take the place of the global ones while the environment is reset and stepped.
         attempts: number of seeds to try, because the episodes of some of them may fail (--skip-bad-episodes).
 
     Returns:
@@ -50,26 +52,27 @@ def check_contract(
     """
     for seed in range(attempts - 1):
         try:
-            return _check_episode(env, where, choose_action, seed)
+            return _check_episode(env, where, choose_action, generators, seed)
         except ConfigError as error:
             if error.__cause__ is None:  # a rule is broken, and not only this episode has failed
                 raise
             log.warning("%s; skipping this episode", error)
-    return _check_episode(env, where, choose_action, attempts - 1)
+    return _check_episode(env, where, choose_action, generators, attempts - 1)
 
 
 def _check_episode(
-    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any], seed: int
+    env: gymnasium.Env, where: str, choose_action: Callable[[Any], Any], generators: OwnGenerators, seed: int
 ) -> tuple[Literal["episode", "never"], bool]:
     """Check the episode with a seed. See `check_contract`."""
     seeding: Literal["episode", "never"] = "episode"
     parts = spaces_of(env)
     seed_spaces(parts, seed)
-    with as_config_error(f"{where}: reset(seed={seed})", _ADVICE):
+    generators.seed((seed,))
+    with as_config_error(f"{where}: reset(seed={seed})", _ADVICE), generators:
         try:
             returned: Any = env.reset(seed=seed)
-        except TypeError as error:
-            if "seed" not in str(error):
+        except (TypeError, gymnasium.error.Error) as error:  # Gymnasium raises the second for a list of seeds
+            if "seed" not in str(error).lower():
                 raise
             seeding = "never"
             log.warning("%s: reset(seed=%d) raised %r, so resets receive no seed", where, seed, error)
@@ -81,7 +84,7 @@ def _check_episode(
     first = copy.deepcopy(observation)  # the environment may reuse its arrays
     env.action_space.seed(seed)
     action = choose_action(observation)
-    with as_config_error(f"{where}: step(action)", f" in a check before the run; {STEP_RULE}"):
+    with as_config_error(f"{where}: step(action)", f" in a check before the run; {STEP_RULE}"), generators:
         observation, reward, terminated, truncated, info = env.step(action)
     check_observation(where, "step", env.observation_space, observation)
     number = np.asarray(reward)
@@ -94,7 +97,8 @@ def _check_episode(
     if seeding == "never":
         return seeding, True
     seed_spaces(parts, seed)
-    with as_config_error(f"{where}: reset(seed={seed})", _ADVICE):
+    generators.seed((seed,))
+    with as_config_error(f"{where}: reset(seed={seed})", _ADVICE), generators:
         again, _ = env.reset(seed=seed)
     return seeding, data_equivalence(first, again, exact=True)
 

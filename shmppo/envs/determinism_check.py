@@ -39,6 +39,7 @@ from shmppo.envs.vector_env import EpisodeToRestore
 from shmppo.envs.wrappers import allowed_action, random_action
 from shmppo.errors import EnvError
 from shmppo.utils import signals
+from shmppo.utils.global_generators import NAMES
 from shmppo.utils.rng import determinism_check_generator
 from shmppo.utils.user_code import FAILURES, describe_error
 
@@ -86,6 +87,8 @@ class Outcome(NamedTuple):
 def make_request(config: TrainConfig, task: EnvSpec, steps: int, *, alone: bool) -> CheckRequest:
     """Return the request to check the environment of a run. Its random numbers are of no other use in the run."""
     seed = int(determinism_check_generator(config.seed, _EPISODES).integers(2**31))
+    if backend_of(task).owns_generators:
+        task = dataclasses.replace(task, generators=NAMES)
     task = dataclasses.replace(task, distribution=None, added={})  # type: ignore[arg-type] # they would import torch
     return CheckRequest(dataclasses.replace(config, seed=seed), task, steps, alone)
 

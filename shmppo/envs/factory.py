@@ -31,6 +31,8 @@ class Backend:
 
     name: str
     """The value of --env-backend that demands it."""
+    owns_generators = True
+    """Whether each environment can have its own generators in place of the global ones."""
     can_skip = True
     """Whether it can skip an episode that fails, and replay one in a single environment."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium
@@ -9,7 +11,7 @@ import numpy as np
 
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.backends import all_backends
+from shmppo.envs.backends import all_backends, backend_of
 from shmppo.envs.checker import check_contract
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
@@ -21,6 +23,7 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import StateStd
 from shmppo.spaces.observations import Leaf, observation_spec
+from shmppo.utils.global_generators import WatchedGenerators, kept_generators
 from shmppo.utils.user_code import FAILURES, main_is_importable, reraise_ctrl_c
 
 
@@ -31,10 +34,28 @@ def inspect_task(config: TrainConfig) -> EnvSpec:
         ConfigError: if the environment cannot be created, a space is not supported, an index of `--hide-obs` does not
             exist, the environment breaks Gymnasium's API, or `--env-schedule` returns no options for iteration 1.
     """
+    generators = WatchedGenerators(config.seed, "inspection")
+    with kept_generators():
+        task = _inspect(config, generators)
+    drawn, own = generators.drawn, backend_of(task).owns_generators
+    if drawn and not own:
+        task = dataclasses.replace(task, inexact_reason=shared_generators(config, drawn))
+    # The generators would belong to a snapshot.
+    return dataclasses.replace(task, generators=tuple(sorted(drawn)), snapshot=None) if drawn and own else task
+
+
+def shared_generators(config: TrainConfig, drawn: Collection[str]) -> str:
+    """Return why a run is not reproducible whose environments draw from generators that they cannot own."""
+    return f"--env {config.env_id} draws from {', '.join(sorted(drawn))}, which the environments of a process share"
+
+
+def _inspect(config: TrainConfig, generators: WatchedGenerators) -> EnvSpec:
+    """Describe an environment, apart from its generators, which take the place of the global ones meanwhile."""
     if schedule := load_schedule(config):
         schedule(1, {})
     try:
-        env = make_environment(config)
+        with generators:
+            env = make_environment(config)
     except ConfigError:
         raise
     except FAILURES as error:
@@ -57,14 +78,16 @@ def inspect_task(config: TrainConfig) -> EnvSpec:
             return random_action(env.action_space)
 
         attempts = START_ATTEMPTS if config.skip_bad_episodes else 1
-        seeding, resets_equal = check_contract(env, where, choose_action, attempts=attempts)
+        seeding, resets_equal = check_contract(env, where, choose_action, generators, attempts=attempts)
         backend = next(one for one in all_backends() if one.steps(config, env))
         # Without a seed per episode, a snapshot would also need the random generator, which nothing can check.
-        snapshot = backend.snapshot(env, choose_action) if seeding == "episode" else None
+        with generators:
+            snapshot = backend.snapshot(env, choose_action) if seeding == "episode" else None
         reason = _inexact_reason(seeding, resets_equal)
         spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
         task = EnvSpec(observation, distribution, seeding, snapshot, backend.name, reason, spaces)
-        return backend.complete(config, task, env)
+        with generators:
+            return backend.complete(config, task, env)
     except EnvError as error:  # of `complete`: nothing was started yet
         raise ConfigError(f"{where}: {error.message}", details=error.details) from error
     finally:

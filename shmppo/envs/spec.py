@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from shmppo.config.option import traits_of
@@ -32,8 +33,14 @@ class EnvSpec:
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
     spaces: dict[str, str] = field(default_factory=dict)
     """The observation space and the action space as text, to compare with those of recordings."""
+    generators: tuple[str, ...] = ()
+    """The global random generators from which the environment draws, so that each has its own ones."""
     added: dict[str, Any] = field(default_factory=dict)
     """What extensions add, by a name of their own. It is pickled for each process of a run."""
+
+    def with_generators(self, names: Collection[str]) -> EnvSpec:
+        """Return a description whose environments have further generators for themselves."""
+        return replace(self, generators=tuple(sorted({*self.generators, *names})))
 
     @property
     def derived(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS
+from shmppo.utils.global_generators import OwnGenerators
 from shmppo.utils.rng import episode_seed, seed_spaces
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -46,6 +47,7 @@ class GymnasiumHandle(RenderedHandle):
         self._config = config
         self._task = task
         self._render_mode = render_mode
+        self._generators = OwnGenerators(task.generators)
         self.make()
 
     def make(self) -> None:
@@ -55,10 +57,20 @@ class GymnasiumHandle(RenderedHandle):
             ConfigError: if the configuration does not name an environment.
             EnvError: if the environment's own code raises.
         """
-        with as_env_error(self.index):
+        self._generators.seed((self._config.seed, self._stream, "made"))
+        with as_env_error(self.index), self._generators:
             self.env = make_environment(self._config, self._render_mode)
-        self.step = self.env.step
+        self.step = self._step if self._generators else self.env.step
         self._spaces = spaces_of(self.env)
+
+    @property
+    def _stream(self) -> int:
+        """The index of the environment among all ranks."""
+        return self._config.first_env + self.index
+
+    def _step(self, action: Any) -> Any:
+        with self._generators:
+            return self.env.step(action)
 
     def reset(self, episode: int, options: Options | None) -> Any:
         """Start the episode with this number and return its first observation.
@@ -71,14 +83,15 @@ class GymnasiumHandle(RenderedHandle):
             EnvError: if the environment's `reset` raises, or returns something other than a pair.
         """
         self.episode = episode
-        stream = self._config.first_env + self.index  # unique over all ranks
-        seed = episode_seed(self._config.seed, stream, episode) if self._task.seeding != "never" else None
+        seed = episode_seed(self._config.seed, self._stream, episode) if self._task.seeding != "never" else None
+        self._generators.seed((self._config.seed, self._stream, episode))
         if seed is not None:
             seed_spaces(self._spaces, seed)
         given = {"seed": seed, "options": copy.deepcopy(options)}  # the environment may change the options
         arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         try:
-            returned = self.env.reset(**arguments)
+            with self._generators:
+                returned = self.env.reset(**arguments)
         except FAILURES as error:
             reraise_ctrl_c(error)
             call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"

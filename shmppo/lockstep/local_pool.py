@@ -43,11 +43,17 @@ class LocalPool:
 
     def start(self, model: ActorCritic) -> None:
         config, buffers, actions = self._config, self._buffers, self._actions
+        self._model = model
         (everything,) = divide_work(config, buffers.published.weights.size, workers=0)
         self._share = Share(config, self._task, model, buffers, everything, self.timer)
         episodes = actions.episodes(everything.columns) if actions.iteration else None
         for n in self._share.begin(actions.iteration, episodes):
             self._mark_lost(n)
+
+    def restart(self, task: EnvSpec) -> None:
+        self.close()
+        self._task = task
+        self.start(self._model)
 
     def execute(self, command: Command) -> None:
         assert self._share is not None, "the pool has not been started"

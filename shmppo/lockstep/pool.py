@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from shmppo.envs.spec import EnvSpec
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.utils.phase_timer import PhaseTimer
 
@@ -83,6 +84,9 @@ class Pool(Protocol):
             EnvError: if an environment raises.
             WorkerError: if a worker has been replaced too often.
         """
+
+    def restart(self, task: EnvSpec) -> None:
+        """Make all environments again, and restore the episodes in progress. task: description of the environments."""
 
     def execute(self, command: Command) -> None:
         """Carry out a command, and wait for all processes.

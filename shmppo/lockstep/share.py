@@ -5,7 +5,8 @@ A worker, the learner beside its workers, and a learner without workers do the s
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.optimizer import Optimizer, divide_parameters
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
+from shmppo.utils.global_generators import NAMES, kept_generators
 from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import set_numeric_modes
@@ -128,12 +130,14 @@ class Share:
         self.timer = timer
         self._part = part
         progress = np.zeros(2, np.int64) if part.row is None else buffers.control.progress[part.row]
+        self._drawn = np.zeros(len(NAMES), bool) if part.row is None else buffers.control.drawn[part.row]
+        self._key = config.seed, config.first_row + part.columns.start
         self._optimizer = Optimizer(config, buffers, part.sums, part.steps)
         if part.shards and config.device == "cpu":
             self._gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
         elif part.shards:
             self._gradients = DeviceGradients(config, task.distribution, model, buffers)
-        with ExitStack() as opened:  # closes the environments if a later one cannot be created
+        with ExitStack() as opened, self._watched("made"):  # closes the environments if a later one cannot be created
             if part.columns:
                 self._collector = Collector(config, task, model, buffers, part.columns, progress)
                 opened.callback(self._collector.close)
@@ -157,10 +161,21 @@ class Share:
         set_numeric_modes()
         if not self._part.columns:
             return ()
-        if episodes is not None:
-            return self._collector.restore(iteration, episodes)
-        self._collector.start()
-        return ()
+        with self._watched("begun"):
+            if episodes is not None:
+                return self._collector.restore(iteration, episodes)
+            self._collector.start()
+            return ()
+
+    @contextmanager
+    def _watched(self, *key: object) -> Iterator[None]:
+        """Keep the global generators of the process, and note from which of them the environments have drawn."""
+        drawn: set[str] = set()
+        try:
+            with kept_generators(*self._key, *key) as drawn:
+                yield
+        finally:
+            self._drawn |= [name in drawn for name in NAMES]
 
     def execute(self, command: Command) -> tuple[float, float]:
         """Carry out a command, with one thread and in full precision.
@@ -182,10 +197,12 @@ class Share:
             case StepOptimizer():
                 self._optimizer.step()
             case Collect(iteration):
-                self._collector.collect(iteration, self.timer)
+                with self._watched(iteration):
+                    self._collector.collect(iteration, self.timer)
                 set_numeric_modes()  # for the learner without workers
             case Evaluate(iteration):
-                self._evaluation.play(iteration)
+                with self._watched(iteration):
+                    self._evaluation.play(iteration)
                 set_numeric_modes()
         return began, self.timer.switch("other")
 

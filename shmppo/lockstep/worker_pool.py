@@ -74,6 +74,9 @@ class WorkerPool:
         self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer)
         self._workers.wait_ready(range(len(self._parts)))
 
+    def restart(self, task: EnvSpec) -> None:
+        self._workers.restart(task)
+
     def execute(self, command: Command) -> None:
         """Let every process that has a part of a command do it, and wait until all have done theirs."""
         workers = self._helpers[type(command)]

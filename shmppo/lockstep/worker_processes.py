@@ -21,6 +21,7 @@ import numpy as np
 import torch.multiprocessing
 
 from shmppo.config.checks import require
+from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError, ShmppoError, WorkerError
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.fork_server import kill_with_children, start_fork_server
@@ -153,6 +154,16 @@ class WorkerProcesses:
     def pids(self) -> list[int]:
         """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers.values()]
+
+    def restart(self, task: EnvSpec) -> None:
+        """Replace all workers by others with this description of the environments. Errors: see `wait_ready`."""
+        self._setups = [dataclasses.replace(setup, task=task) for setup in self._setups]
+        self._begun.clear()
+        for worker in self._workers.values():
+            worker.end(deadline=0.0)
+        for w in self._workers:
+            self._start(w)
+        self.wait_ready(self._workers)
 
     def _must_restore(self, index: int) -> bool:
         """Whether a new worker has to restore the episodes of its environments instead of beginning the first ones."""

@@ -176,6 +176,9 @@ class Control:
     stop_early: np.ndarray = shared(
         LEARNER, "COLLECT; read at any time", "i8", "1", "iteration + 1 of the rollout that ends early"
     )
+    drawn: np.ndarray = shared(
+        WORKER, "START, COLLECT, EVALUATE", "?", "W 3", "whether an environment has drawn from a global generator"
+    )
     progress: np.ndarray = shared(
         WORKER, f"START, {COUNTED}; read at any time", "i8", "W 2", "steps since iteration 0, and all other work"
     )

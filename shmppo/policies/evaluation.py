@@ -24,6 +24,7 @@ from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import MAX_FPS, VideoRecorder, render_without_display, simplify_mujoco
 from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult
 from shmppo.utils.files import user_path
+from shmppo.utils.global_generators import kept_generators
 from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import describe_error
 
@@ -172,7 +173,7 @@ def play_episodes(
         others=trained.others,
     )  # fmt: skip
     batches = [range(k, k + 1) for k in range(episodes)] if video else [range(episodes)]
-    with closing(player):
+    with closing(player), kept_generators():
         played = [player.play(batch, trained.obs_mean, trained.obs_scale, trained.options) for batch in batches]
     return [result for results in played for result in results]
 

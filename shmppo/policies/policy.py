@@ -118,7 +118,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
         config = replace(config, kernel="auto")
     config, learner = replace(config, **ONLY_FOR_LEARNING), dict(state["learner"])
     learner["model"] = network_weights(learner["model"])
-    task = inspect_task(config)
+    task = inspect_task(config).with_generators(state.get("generators", ()))
     if any(getattr(config, name) != value for name, value in task.derived.items()):  # with other arguments
         config = replace(config, **task.derived, **WITHOUT_MINIBATCHES)
     shapes = parameter_shapes(config, task.observation, task.distribution)

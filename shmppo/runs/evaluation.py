@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from shmppo.envs.schedule import read_options
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import EnvError
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.pool import Evaluate, Pool
+from shmppo.lockstep.pool import Evaluate
 from shmppo.loggers.trackers import Row
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
@@ -26,6 +27,7 @@ from shmppo.policies.evaluation import record_episode
 from shmppo.policies.policy import TrainedPolicy
 from shmppo.sampling.evaluation import evaluation_errors
 from shmppo.storage.run_directory import VIDEOS
+from shmppo.utils.phase_timer import PhaseTimer
 
 log = logging.getLogger(__name__)
 
@@ -34,22 +36,24 @@ class Evaluations:
     """The evaluations of one run.
 
     Attributes:
+        task: description of the environment.
         evaluated_at: number of finished iterations at the last evaluation. −1 before the first one.
     """
 
     def __init__(
         self, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, run_dir: Path, process_group: ProcessGroup
     ) -> None:
-        self._config, self._task, self._buffers = config, task, buffers
+        self._config, self.task, self._buffers = config, task, buffers
         self._run_dir, self._process_group = run_dir, process_group
         self.evaluated_at = -1
 
-    def evaluate(self, learner: Learner, pool: Pool, iteration: int) -> Row:
+    def evaluate(self, learner: Learner, timer: PhaseTimer, execute: Callable[[Evaluate], None], iteration: int) -> Row:
         """Play the episodes of --eval-episodes with the current weights.
 
         Args:
             learner: contains the weights, and the statistics that normalize observations.
-            pool: of this rank, which plays its part of the episodes.
+            timer: measures the phases of the learner.
+            execute: lets the processes of this rank play their part of the episodes.
             iteration: number of finished iterations.
 
         Returns:
@@ -60,10 +64,10 @@ class Evaluations:
             RankError: if a rank fails.
             ConfigError: if a video cannot be recorded.
         """
-        began, self.evaluated_at = pool.timer.switch("evaluation"), iteration
+        began, self.evaluated_at = timer.switch("evaluation"), iteration
         learner.publish_statistics(iteration)
-        pool.execute(Evaluate(iteration))
-        pool.timer.switch("evaluation")
+        execute(Evaluate(iteration))
+        timer.switch("evaluation")
         results = self._buffers.evaluation
         own = np.column_stack([results.returns, results.lengths, results.info])
         played = np.concatenate(self._process_group.gather_rows(own))
@@ -79,7 +83,7 @@ class Evaluations:
                         raise
                     log.warning("the video of iteration %d was not recorded: %s", iteration, error.message)
         known = len(returns) > 0
-        seconds = pool.timer.switch("other") - began
+        seconds = timer.switch("other") - began
         return {
             "iteration": iteration,
             "eval/return": float(returns.mean()) if known else np.nan,
@@ -101,4 +105,4 @@ class Evaluations:
         """Return the current policy in the environment of evaluations. It shares the weights with the learner."""
         config = self._config.with_env_kwargs(self._config.eval_env_kwargs)
         options = read_options(self._buffers.published.reset_options)
-        return TrainedPolicy(config, self._task, learner.model, learner.obs_moments, iteration, options)
+        return TrainedPolicy(config, self.task, learner.model, learner.obs_moments, iteration, options)

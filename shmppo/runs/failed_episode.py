@@ -70,6 +70,7 @@ def write_failed_episode(
         "failed_iteration": actions.iteration + 1,
         "options": actions.options.get(began),
         "failed_options": actions.options.get(actions.iteration + 1),
+        "generators": list(task.generators),
         "seed": episode_seed(config.seed, config.first_env + env_index, number),
         "actions": episode_actions.tolist(),
         "message": str(error),
@@ -106,7 +107,7 @@ def replay(file: str | Path, trust: Trusted = ()) -> int:
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file} is not the failed_episode.json of a run ({error}); restore it") from error
     check_trust(config.to_json(), file, trust)
-    task = inspect_task(config)
+    task = inspect_task(config).with_generators(content.get("generators", ()))
     size = task.distribution.action_size
     require(
         actions.ndim == 2 and actions.shape[1] == size and bool(np.isfinite(actions).all()),

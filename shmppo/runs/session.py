@@ -13,15 +13,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.envs.backends import backend_of
+from shmppo.envs.inspection import shared_generators
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import EnvError, RankError, SaveError, ShmppoError
 from shmppo.lockstep.feature import used_features
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
-from shmppo.lockstep.pool import Pool, Times
+from shmppo.lockstep.pool import Command, Pool, Times
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
@@ -40,6 +43,7 @@ from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.history import DIRECTORIES, TABLES
 from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, saving
 from shmppo.utils.files import replaced_file, sync
+from shmppo.utils.global_generators import NAMES
 from shmppo.utils.phase_timer import as_dict
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import set_numeric_modes
@@ -104,6 +108,7 @@ class Session:
             self.state.restore(start.checkpoint)  # before workers start, because they read the carry
         elif start.weights is not None:
             self.state.initial_weights = start.weights.record()
+        task = self._task = self.evaluations.task = task.with_generators(self.state.generators)
         self.checkpoints = CheckpointSchedule(config, run_dir, self.state.iteration)
         self.state.publish_options()
         with ExitStack() as stack:  # ends what has started if a later step fails
@@ -210,7 +215,30 @@ class Session:
 
     def evaluate(self) -> Row:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
-        return self.evaluations.evaluate(self.learner, self.pool, self.state.actions.iteration)
+        return self.evaluations.evaluate(self.learner, self.pool.timer, self.execute, self.state.actions.iteration)
+
+    def execute(self, command: Command) -> None:
+        """Let environments carry out a command.
+
+        If they draw from a global random generator for the first time, each environment gets its own ones, and all
+        carry out the command again. So the results are those of a run that has known it from its start.
+
+        For the errors, see `Pool`.
+        """
+        self.pool.execute(command)
+        own = np.array(self.buffers.control.drawn.any(axis=0))
+        drawn = np.array(self.process_group.gather(own).any(axis=0))
+        new = {NAMES[k] for k in np.flatnonzero(drawn).tolist()} - {*self.state.generators}
+        if not new:
+            return
+        self.state.generators = tuple(sorted({*self.state.generators, *new}))
+        if self._task.snapshot is not None or not backend_of(self._task).owns_generators:
+            self.state.mark_inexact(shared_generators(self.config, new))
+            return
+        log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
+        self._task = self.evaluations.task = self._task.with_generators(new)
+        self.pool.restart(self._task)
+        self.pool.execute(command)
 
     def after_iteration(self, row: Row, times: Times, evaluation: Row, run: object) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.

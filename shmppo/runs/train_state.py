@@ -44,6 +44,7 @@ class TrainState:
         decisions: what is decided from metrics.
         checked: whether the check of the environment has passed (--check-determinism).
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
+        generators: the global random generators that each environment has for itself.
         episodes: statistics of finished episodes.
         actions: the action log, which restores environments.
         features: the optional features of the run.
@@ -69,6 +70,7 @@ class TrainState:
         self.checked = False
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
+        self.generators = task.generators
         self.episodes = EpisodeStatistics(config.reported_info)
         replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
@@ -176,6 +178,7 @@ class TrainState:
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,
             "checked": self.checked,
+            "generators": list(self.generators),
             "inexact_reasons": self.inexact_reasons,
             "initial_weights": self.initial_weights,
             "iteration": self.iteration,
@@ -201,6 +204,7 @@ class TrainState:
         self.env_steps = checkpoint["env_steps"]
         self.initial_weights = checkpoint["initial_weights"]
         self.checked = checkpoint.get("checked", False)
+        self.generators = tuple(sorted({*self.generators, *checkpoint.get("generators", ())}))
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons = list(dict.fromkeys([*checkpoint["inexact_reasons"], *self.inexact_reasons]))
         for name, value in self.fingerprint.items():

@@ -18,6 +18,7 @@ from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.wrappers import random_action
 from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.launch import train
+from shmppo.utils.global_generators import OwnGenerators
 
 OBSERVED = np.zeros(2)
 STEPPED = (OBSERVED, 0.0, False, False, {})
@@ -96,7 +97,7 @@ def test_a_later_reward_that_is_no_number_ends_the_run(reward: Any) -> None:
 
 
 def contract_of(env: gymnasium.Env) -> tuple[str, bool]:
-    return check_contract(env, "--env X", lambda seen: random_action(env.action_space))
+    return check_contract(env, "--env X", lambda seen: random_action(env.action_space), OwnGenerators(()))
 
 
 def test_an_environment_that_raises_is_refused_with_its_exception() -> None:
@@ -211,9 +212,9 @@ def test_only_a_type_error_about_the_seed_means_that_an_environment_takes_none(w
 def test_the_check_skips_failing_episodes_but_no_broken_rule(where: str) -> None:
     env = Fails(where, range(3))
     choose = lambda seen: random_action(env.action_space)  # noqa: E731
-    assert check_contract(env, "--env X", choose, attempts=4) == ("episode", True)
+    assert check_contract(env, "--env X", choose, OwnGenerators(()), attempts=4) == ("episode", True)
     with pytest.raises(ConfigError, match="raised ConnectionError"):
-        check_contract(env, "--env X", choose, attempts=3)
+        check_contract(env, "--env X", choose, OwnGenerators(()), attempts=3)
     env.results = (OBSERVED, None), STEPPED
     with pytest.raises(ConfigError, match="reset returned the info None"):
-        check_contract(env, "--env X", choose, attempts=20)
+        check_contract(env, "--env X", choose, OwnGenerators(()), attempts=20)

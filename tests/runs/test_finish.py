@@ -13,7 +13,6 @@ from public_helpers import contents, untimed_rows
 from shmppo import resume, train
 from shmppo.errors import ConfigError
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.local_pool import LocalPool
 from shmppo.loggers.trackers import Row
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.outputs import Outputs
@@ -39,10 +38,10 @@ def test_a_run_that_ends_early_after_its_last_iteration_can_be_finished(
         if summary["error"] is None:
             stop("after the summary")
 
-    def evaluated(evaluations: Evaluations, learner: Learner, pool: LocalPool, iteration: int) -> Row:
-        if iteration == 6:
+    def evaluated(evaluations: Evaluations, learner: Learner, *arguments: Any) -> Row:
+        if arguments[-1] == 6:
             stop("before the evaluation")
-        return evaluate(evaluations, learner, pool, iteration)
+        return evaluate(evaluations, learner, *arguments)
 
     monkeypatch.setattr(Outputs, "write_summary", written)
     monkeypatch.setattr(Evaluations, "evaluate", evaluated)

@@ -116,7 +116,7 @@ def test_the_error_for_an_invalid_mask_names_the_environment_and_the_step(how: s
 
 
 def test_an_environment_without_masks_is_refused_before_the_run() -> None:
-    with pytest.raises(ConfigError, match=r"reset\(\) raised ValueError\('info has no action_mask"):
+    with pytest.raises(ConfigError, match=r"reset\(seed=0\) raised ValueError\('info has no action_mask"):
         inspect_task(TrainConfig(env="CartPole-v1", action_masks=True))
     with pytest.raises(ConfigError, match=r"--action-masks needs Discrete or .* --env Pendulum-v1 has Box"):
         inspect_task(TrainConfig(env="Pendulum-v1", action_masks=True))

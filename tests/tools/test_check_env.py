@@ -16,8 +16,6 @@ FOUND = {
     "ProcessId": DIFFERS,
     "GlobalCounter": DIFFERS,
     "Clock": DIFFERS,
-    "GlobalRandom": DIFFERS,
-    "GlobalNumpyRandom": DIFFERS,
     "LateHistory": "observation[2] differs at step 40 of episode 0",
 }
 

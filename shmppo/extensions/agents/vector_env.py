@@ -23,6 +23,7 @@ from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle,
 from shmppo.errors import EnvError
 from shmppo.extensions.agents.envs import AgentsEnv
 from shmppo.extensions.agents.options import RESULTS, AgentOptions
+from shmppo.utils.global_generators import OwnGenerators
 from shmppo.utils.rng import episode_seed, keyed_generator
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
@@ -54,9 +55,13 @@ class AgentsVectorEnv(VectorEnv):
         self._size, self._options = config.columns_per_env, AgentOptions.of(config)
         self._config, self._seeding = config, task.seeding
         self._envs: list[AgentsEnv] = []
+        self._generators: list[OwnGenerators] = []
         with ExitStack() as made:  # closes the environments if a later one cannot be made
             for n in range(low // self._size, high // self._size):
-                with as_env_error(n):
+                own = OwnGenerators(task.generators)
+                own.seed((config.seed, config.first_env + n, "made"))
+                self._generators.append(own)
+                with as_env_error(n), own:
                     self._envs.append(cast(AgentsEnv, make_environment(config, render_mode)))
                 made.callback(close_environment, self._envs[-1], name_of(n))
             made.pop_all()
@@ -134,7 +139,8 @@ class AgentsVectorEnv(VectorEnv):
     def _advance(self, e: int, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step environment e. Returns (rewards, terminated, truncated) of its rows."""
         try:
-            results = self._envs[e].advance(actions)
+            with self._generators[e]:
+                results = self._envs[e].advance(actions)
         except FAILURES as error:
             raise self._raised(self._rows(e).start, "step", error) from error
         for k, i in enumerate(self._rows(e)):
@@ -151,8 +157,10 @@ class AgentsVectorEnv(VectorEnv):
         self._opponents[rows.start : rows.stop] = self._seats(e, stream, episode)
         seed = episode_seed(self._config.seed, stream, episode) if self._seeding != "never" else None
         arguments = {"seed": seed, "options": copy.deepcopy(options)}
+        self._generators[e].seed((self._config.seed, stream, episode))
         try:
-            self._envs[e].begin(**{name: value for name, value in arguments.items() if value is not None})
+            with self._generators[e]:
+                self._envs[e].begin(**{name: value for name, value in arguments.items() if value is not None})
         except FAILURES as error:
             raise self._raised(rows.start, "reset", error) from error
         for leaf in self.obs:

@@ -16,7 +16,7 @@ class UserBackend(GymnasiumBackend):
     """Steps one vector environment of the user per process. Evaluations play each episode in one of its own."""
 
     name = "vector"
-    can_skip = False
+    owns_generators = can_skip = False
 
     def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
         return SingleVectorEnv(config, render_mode) if config.env_backend == self.name else None

@@ -1,0 +1,120 @@
+"""Environments that draw from `np.random`, `random`, and torch get generators of their own.
+
+`tests/cases.py` has runs of such environments with other workers, killed workers, and stops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shmppo import TrainConfig, load_policy, train
+from shmppo.errors import EnvError
+from shmppo.policies.evaluation import evaluate
+from shmppo.runs.launch import resume
+from shmppo.utils.global_generators import NAMES, OwnGenerators, kept_generators
+
+BASE = TrainConfig(
+    env="environments:Draws", num_envs=4, rollout_steps=24, minibatches=2, epochs=1, hidden_size=8, encoder_sizes=(8,),
+    workers=0, quiet=True, total_steps=4 * 24 * 2, seq_len=8, check_determinism=0,
+)  # fmt: skip
+
+
+def numbers() -> list[float]:
+    """The next numbers of all global generators, also of the normal one that NumPy draws in advance."""
+    return [np.random.normal(), np.random.normal(), random.random(), random.gauss(0, 1), torch.rand(1).item()]  # noqa: NPY002
+
+
+def seed_all() -> None:
+    np.random.seed(3)  # noqa: NPY002
+    np.random.normal()  # noqa: NPY002
+    random.seed(3)
+    torch.manual_seed(3)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_environment_and_episode_and_seed_has_other_numbers(workers: int, tmp_path: Path) -> None:
+    drawn: list[list[str]] = []
+    for seed in (1, 2):
+        log = tmp_path / f"log-{seed}"
+        log.touch()
+        kwargs: dict[str, Any] = {"env_kwargs": {"log": str(log)}, "seed": seed, "workers": workers}
+        summary = train(dataclasses.replace(BASE, run_dir=str(tmp_path / str(seed)), **kwargs))
+        assert summary["inexact_reasons"] == []
+        lines = [line.split() for line in log.read_text().splitlines()][3:]  # without the checks before the run
+        drawn += [words[1:] for words in lines]
+        assert len({tuple(words[1:4]) for words in lines}) == 4, "each environment draws in its constructor"
+    resets = [number for words in drawn for number in words[3:]]
+    assert len(set(resets)) == len(resets) >= 2 * 4 * 2 * 3
+
+
+def test_the_check_of_the_environment_passes(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, check_determinism=100, run_dir=str(tmp_path / "run"), total_steps=4 * 24 * 40)
+    summary = train(config)
+    assert (summary["inexact_reasons"], summary["environment_check"] == "failed") == ([], False)
+
+
+def test_the_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
+    seed_all()
+    expected = numbers()
+    seed_all()
+    train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
+    assert numbers() == expected
+    seed_all()
+    evaluate(tmp_path / "run", episodes=2, trust=("environments",))
+    load_policy(tmp_path / "run", trust=("environments",))
+    assert numbers() == expected
+    seed_all()
+    config = dataclasses.replace(BASE, env="environments:DrawsAndRaises", run_dir=str(tmp_path / "raises"))
+    with pytest.raises(EnvError):
+        train(config)
+    assert numbers() == expected
+
+
+def test_a_resumed_run_and_an_evaluation_know_generators_that_were_found_late(tmp_path: Path) -> None:
+    kwargs: dict[str, Any] = {"env_kwargs": {"where": "step", "late": 18}}
+    whole = train(dataclasses.replace(BASE, run_dir=str(tmp_path / "whole"), **kwargs))
+    train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), stop_at_iteration=1, **kwargs))
+    again = resume(tmp_path / "run", workers=2, trust="environments")
+    assert again["weights_sha256"] == whole["weights_sha256"]
+    returns = [evaluate(tmp_path / "run", episodes=n, trust=("environments",)).returns for n in (1, 3)]
+    assert returns[0] == returns[1][:1], "an episode does not depend on those beside it"
+
+
+def test_a_vector_environment_that_draws_is_not_exact(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="vector_environments:Draws", env_backend="vector")
+    reasons = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["inexact_reasons"]
+    assert len(reasons) == 1
+    assert reasons[0].endswith("draws from np.random, which the environments of a process share")
+
+
+def test_several_agents_share_the_generators_of_their_environment(tmp_path: Path) -> None:
+    hashes = set()
+    for workers in (0, 2):
+        config = dataclasses.replace(BASE, env="agent_environments:Drawing", workers=workers)
+        summary = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))
+        assert summary["inexact_reasons"] == []
+        hashes.add(summary["weights_sha256"])
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_draw_is_noticed(name: str) -> None:
+    draw = {"np.random": np.random.random, "random": random.random, "torch": lambda: torch.rand(1)}[name]
+    with kept_generators() as drawn:
+        pass
+    assert drawn == set()
+    with kept_generators() as drawn:
+        draw()
+    assert drawn == {name}
+    own = OwnGenerators((name,))
+    own.seed((1,))
+    with kept_generators() as drawn, own:
+        draw()
+    assert drawn == set()
