@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
@@ -21,8 +22,9 @@ from shmppo.envs.sync_vector_env import START_ATTEMPTS
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
 from shmppo.errors import ConfigError, EnvError
 from shmppo.spaces.action_spaces import distribution_for
-from shmppo.spaces.distributions import StateStd
-from shmppo.spaces.observations import Leaf, observation_spec
+from shmppo.spaces.distributions import Distribution, StateStd
+from shmppo.spaces.observations import Leaf, ObservationSpec, observation_spec
+from shmppo.spaces.stored import SpaceDifference, differences, space_from_json, space_to_json
 from shmppo.utils.global_generators import WatchedGenerators, kept_generators
 from shmppo.utils.user_code import FAILURES, main_is_importable, reraise_ctrl_c
 
@@ -64,13 +66,7 @@ def _inspect(config: TrainConfig, generators: WatchedGenerators) -> EnvSpec:
     where = f"--env {config.env_id}"
     try:
         _check_importable(config, env)
-        observation = observation_spec(env.observation_space, where)
-        if config.action_masks:
-            observation = observation.with_mask()
-        _check_hidden_indices(config, observation.leaves[0])
-        state_std = _state_std(config) if config.std == "state" else None
-        squash, beta = config.squash_actions, config.distribution == "beta"
-        distribution = distribution_for(env.action_space, where, squash=squash, state_std=state_std, beta=beta)
+        observation, distribution = describe_spaces(config, env.observation_space, env.action_space)
 
         def choose_action(seen: Any) -> Any:
             if config.action_masks:
@@ -84,14 +80,55 @@ def _inspect(config: TrainConfig, generators: WatchedGenerators) -> EnvSpec:
         with generators:
             snapshot = backend.snapshot(env, choose_action) if seeding == "episode" else None
         reason = _inexact_reason(seeding, resets_equal)
-        spaces = {name: " ".join(str(getattr(env, name)).split()) for name in ("observation_space", "action_space")}
-        task = EnvSpec(observation, distribution, seeding, snapshot, backend.name, reason, spaces)
+        stored = {name: space_to_json(getattr(env, name)) for name in ("observation_space", "action_space")}
+        inner = getattr(env.unwrapped, "action_space", env.action_space)
+        if inner != env.action_space and isinstance(inner, type(env.action_space)):
+            stored["inner_action_space"] = space_to_json(inner)
+        task = EnvSpec(observation, distribution, seeding, snapshot, backend.name, reason, stored)
         with generators:
             return backend.complete(config, task, env)
     except EnvError as error:  # of `complete`: nothing was started yet
         raise ConfigError(f"{where}: {error.message}", details=error.details) from error
     finally:
         close_environment(env, where)
+
+
+def describe_spaces(
+    config: TrainConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> tuple[ObservationSpec, Distribution]:
+    """Return the leaves of an observation space, and the distribution of the actions.
+
+    Raises:
+        ConfigError: if a space is not supported, or if an index of `--hide-obs` does not exist.
+    """
+    where = f"--env {config.env_id}"
+    observation = observation_spec(observation_space, where)
+    if config.action_masks:
+        observation = observation.with_mask()
+    _check_hidden_indices(config, observation.leaves[0])
+    state_std = _state_std(config) if config.std == "state" else None
+    squash, beta = config.squash_actions, config.distribution == "beta"
+    return observation, distribution_for(action_space, where, squash=squash, state_std=state_std, beta=beta)
+
+
+def stored_task(config: TrainConfig, stored: dict[str, Any]) -> EnvSpec:
+    """Describe the environment of a policy without making it. stored: `EnvSpec.stored` of its training."""
+    found = (space_from_json(stored[name]) for name in ("observation_space", "action_space"))
+    observation, distribution = describe_spaces(config, *found)
+    task = EnvSpec(observation, distribution, stored=stored)
+    return dataclasses.replace(task, added={name: getattr(config, name) for name in task.derived})
+
+
+def refuse_other_spaces(task: EnvSpec, stored: dict[str, Any], where: str) -> None:
+    """Raise ConfigError if an environment has other spaces than the training, `EnvSpec.stored` of which is given."""
+    for difference in space_differences(task, stored):
+        raise ConfigError(f"{where}: {difference.text}; give it the spaces of the training")
+
+
+def space_differences(task: EnvSpec, stored: dict[str, Any]) -> list[SpaceDifference]:
+    """Return the differences between the spaces of an environment and stored ones."""
+    names = ("observation_space", "action_space")
+    return [one for name in names for one in differences(stored[name], task.stored[name], name)]
 
 
 def inspect_evaluation(config: TrainConfig, task: EnvSpec) -> None:
@@ -104,9 +141,10 @@ def inspect_evaluation(config: TrainConfig, task: EnvSpec) -> None:
         return
     where = f"evaluations with {flag_with_value('eval_env_kwargs', config.eval_env_kwargs)}"
     other = inspect_task(config.with_env_kwargs(config.eval_env_kwargs))
-    spaces = [(t.observation, t.spaces["action_space"], t.derived) for t in (task, other)]
-    compared = " or ".join(["spaces", *task.derived])
-    require(spaces[0] == spaces[1], f"{where} have other {compared} than training; choose others")
+    refuse_other_spaces(other, task.stored, where)
+    require(
+        other.derived == task.derived, f"{where} have other {' or '.join(task.derived)} than training; choose others"
+    )
 
 
 def _state_std(config: TrainConfig) -> StateStd:

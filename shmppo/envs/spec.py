@@ -31,8 +31,9 @@ class EnvSpec:
     """Name of the `Backend` that steps the environments."""
     inexact_reason: str | None = None
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
-    spaces: dict[str, str] = field(default_factory=dict)
-    """The observation space and the action space as text, to compare with those of recordings."""
+    stored: dict[str, Any] = field(default_factory=dict)
+    """The observation space and the action space, as `space_to_json` returns them. If wrappers change the actions,
+    also that of the environment without wrappers, as inner_action_space."""
     generators: tuple[str, ...] = ()
     """The global random generators from which the environment draws, so that each has its own ones."""
     added: dict[str, Any] = field(default_factory=dict)

@@ -6,10 +6,10 @@ The policy normalizes observations. The caller stores the recurrent state betwee
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 
 from shmppo.config.train_config import ONLY_FOR_LEARNING, TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
-from shmppo.envs.inspection import inspect_task
+from shmppo.envs.inspection import inspect_task, refuse_other_spaces, stored_task
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.wrappers import MASK_KEY
@@ -26,6 +26,7 @@ from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import Others
 from shmppo.spaces.normalization import RunningMoments
 from shmppo.spaces.observations import NUMBERS, ObservationSpec
+from shmppo.spaces.stored import space_from_json
 from shmppo.storage.checkpoint import check_learner, load_selected_checkpoint
 from shmppo.utils.files import user_path
 
@@ -82,7 +83,7 @@ def load_trained(
     run_dir: str | Path,
     checkpoint: str | int | Path = "last",
     trust: Trusted = (),
-    env_kwargs: Mapping[str, Any] = MappingProxyType({}),
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> TrainedPolicy:
     """Load the policy from a checkpoint of a run.
 
@@ -90,7 +91,8 @@ def load_trained(
         run_dir: directory of the run.
         checkpoint: see `load_selected_checkpoint`.
         trust: see `shmppo.load_policy`.
-        env_kwargs: arguments of the environment that replace or extend those of the run.
+        env_kwargs: arguments of the environment that replace or extend those of the run, if the policy will act in it.
+            None: no environment is made.
 
     Raises:
         ConfigError: if there is no such checkpoint, if it is damaged, if the run names code that is not trusted, or as
@@ -100,10 +102,19 @@ def load_trained(
     state = load_selected_checkpoint(run_dir, checkpoint)
     fields = stored_config(json.loads(state["config"])).to_json()
     check_trust(fields | ONLY_FOR_LEARNING, run_dir, trust)
-    return trained_from(state, env_kwargs)
+    trained = trained_from(state, env_kwargs)
+    inner = trained.task.stored.get("inner_action_space")
+    if env_kwargs is None and inner is not None:
+        outer, inner = (space_from_json(one) for one in (trained.task.stored["action_space"], inner))
+        warnings.warn(
+            f"the actions of {run_dir} are those of {outer}, which wrappers of the environment turn into those of "
+            f"{inner}; do the same with the actions of the policy, or act in an environment with the wrappers",
+            stacklevel=3,
+        )
+    return trained
 
 
-def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingProxyType({})) -> TrainedPolicy:
+def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] | None = None) -> TrainedPolicy:
     """Make the policy from the content of a checkpoint.
 
     Args:
@@ -111,14 +122,21 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] = MappingP
         env_kwargs: see `load_trained`.
 
     Raises:
-        ConfigError: if the environment cannot be created, or if its spaces are not those of the training.
+        ConfigError: if the environment cannot be created, or if its spaces are not those of the training. The message
+            names the first difference.
     """
-    config = stored_config(json.loads(state["config"])).with_env_kwargs(env_kwargs)
+    config = stored_config(json.loads(state["config"])).with_env_kwargs(env_kwargs or {})
     if config.kernel == "native":  # this machine may have no kernels
         config = replace(config, kernel="auto")
     config, learner = replace(config, **ONLY_FOR_LEARNING), dict(state["learner"])
     learner["model"] = network_weights(learner["model"])
-    task = inspect_task(config).with_generators(state.get("generators", ()))
+    stored = json.loads(state.get("spaces", "null"))  # earlier versions did not store them
+    if env_kwargs is None and stored is not None:
+        task = stored_task(config, stored)
+    else:
+        task = inspect_task(config).with_generators(state.get("generators", ()))
+        if stored is not None:
+            refuse_other_spaces(task, stored, f"--env {config.env_id}")
     if any(getattr(config, name) != value for name, value in task.derived.items()):  # with other arguments
         config = replace(config, **task.derived, **WITHOUT_MINIBATCHES)
     shapes = parameter_shapes(config, task.observation, task.distribution)
@@ -137,6 +155,7 @@ class Policy:
     Attributes:
         config: the configuration with which the policy was trained.
         iteration: number of iterations for which the policy was trained.
+        action_space: of the actions that `act` returns.
         image_channels: where the images of the observation have their channels: "first", "last", or "none". The keys
             are "obs", or for example "obs/camera" for a part.
     """
@@ -153,6 +172,8 @@ class Policy:
         leaves = trained.task.observation.leaves
         names = zip(trained.input_names, leaves, strict=True)
         self.image_channels = {name: leaf.image_channels for name, leaf in names if leaf.kind == "image"}
+        stored = trained.task.stored
+        self.action_space = space_from_json(stored["action_space"])
         self._trained, self._distribution = trained, trained.task.distribution
         self._generator = np.random.default_rng(seed)
         self._allocate(1)

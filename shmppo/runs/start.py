@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from shmppo.config.checks import flag_with_value, require
 from shmppo.config.extensions import added
 from shmppo.config.train_config import ONLY_FOR_LEARNING, TrainConfig, stored_config
 from shmppo.config.trust import Trusted
+from shmppo.envs.inspection import space_differences
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import network_weights, parameter_shapes, weights_sha256
@@ -23,6 +25,8 @@ from shmppo.storage.checkpoint import BEST, NAME, check_learner, check_shapes, l
 from shmppo.storage.history import copy_history
 from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory, locked
 from shmppo.utils.files import read_object, write_json
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ class InitialWeights:
         learner = dict(self.checkpoint["learner"])
         learner["model"] = network_weights(learner["model"])
         check_learner(learner, parameters, task.observation.normalized_size, where=where, advice=advice)
+        stored = json.loads(self.checkpoint.get("spaces", "null"))  # earlier versions did not store them
+        for difference in [] if stored is None else space_differences(task, stored):
+            require(difference.of_bounds, f"{where}: {difference.text}; use an environment with the spaces of that run")
+            log.warning("%s: %s; its weights fit the other bounds", where, difference.text)
         hidden = before.hidden_indices  # their weights and moments are not trained
         flags = flag_with_value("hide_obs", hidden)
         require({*hidden} <= {*config.hidden_indices}, f"{where} was trained with {flags}; hide them, too")

@@ -70,7 +70,7 @@ class TrainState:
         self.checked = False
         self.inexact_reasons: list[str] = []
         self.initial_weights: dict[str, Any] | None = None
-        self.generators = task.generators
+        self.generators, self._spaces = task.generators, task.stored
         self.episodes = EpisodeStatistics(config.reported_info)
         replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
@@ -179,6 +179,7 @@ class TrainState:
             "fingerprint": self.fingerprint,
             "checked": self.checked,
             "generators": list(self.generators),
+            "spaces": json.dumps(self._spaces),
             "inexact_reasons": self.inexact_reasons,
             "initial_weights": self.initial_weights,
             "iteration": self.iteration,

@@ -22,7 +22,16 @@ from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY
 from shmppo.tools.verify import read_run
 from shmppo.utils.files import read_object, replaced_file, user_path, write_json
 
-KEPT = ("fingerprint", "inexact_reasons", "initial_weights", "iteration", "env_steps", "reset_options")
+KEPT = (
+    "fingerprint",
+    "spaces",
+    "generators",
+    "inexact_reasons",
+    "initial_weights",
+    "iteration",
+    "env_steps",
+    "reset_options",
+)
 """What the checkpoint keeps besides the configuration, the weights, and the normalizers."""
 
 
@@ -49,7 +58,7 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
     copies = [name for name in fields_with(TrainConfig, copied=True) if config[name] is not None]
     config |= {name: name for name in copies}
     learner = {name: state["learner"][name] for name in ("model", "obs_moments", "return_moments")}
-    content = {name: state[name] for name in KEPT} | {"config": json.dumps(config), "learner": learner}
+    content = {name: state[name] for name in KEPT if name in state} | {"config": json.dumps(config), "learner": learner}
     described = read_object(run_dir / CONFIG, "restore it") | {"config": config}
     summary = read_object(run_dir / SUMMARY, "train the run to its end")
     kept = ("same_bits_on", "environment_check", "initial_weights", "wall_seconds")

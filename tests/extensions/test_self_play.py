@@ -218,7 +218,7 @@ def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_
     other = str(tmp_path / "other")
     train(dataclasses.replace(BASE, hide_obs=(1,), stop_at_iteration=1, workers=0, run_dir=other))
     for directory, opponent in ((run["run_dir"], other), (other, run["run_dir"])):
-        with pytest.raises(ConfigError, match=r"^the opponent .* was trained with other agents, spaces, or --hide-obs"):
+        with pytest.raises(ConfigError, match=r"^the opponent .* was trained with other agents or --hide-obs"):
             evaluate(directory, opponent=opponent, episodes=1, trust=TRUST)
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
+from shmppo.errors import ConfigError
+from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import Policy, input_names, load_trained
 from shmppo.runs.launch import train
+from shmppo.tools.export import export
 
 SMALL = TrainConfig(
     env="space_environments:Shaped", num_envs=4, rollout_steps=16, minibatches=2, hidden_size=8, encoder_sizes=(8,),
@@ -129,3 +134,73 @@ def test_a_policy_of_the_kernels_acts_on_a_machine_without_them(run: Path, not_c
     policy = load_policy(run)
     assert policy.config.kernel != "native"
     policy.act(make_environment(policy.config).reset(seed=0)[0])
+
+
+ROBOT = """
+import pathlib
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Robot(gymnasium.Env):
+    observation_space = spaces.Dict(goal=spaces.Box(-9, 9, (1,)), place=spaces.Box(-9, 9, (1,)))
+    action_space = spaces.Box(-2, 2, (1,))
+
+    def __init__(self, connected, goal="goal", high=2.0):
+        pathlib.Path(connected).touch()
+        self.goal, self.action_space = goal, spaces.Box(-2, high, (1,))
+        self.observation_space = spaces.Dict({goal: spaces.Box(-9, 9, (1,)), "place": spaces.Box(-9, 9, (1,))})
+
+    def reset(self, *, seed=None, options=None):
+        return {self.goal: np.zeros(1, np.float32), "place": np.ones(1, np.float32)}, {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, True, False, {}
+"""
+
+
+@pytest.fixture
+def robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+    (tmp_path / "robot_of_test.py").write_text(ROBOT)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("robot_of_test", None)
+    return TrainConfig(
+        env="robot_of_test:Robot", env_kwargs={"connected": str(tmp_path / "connected")}, num_envs=1, minibatches=1,
+        rollout_steps=8, total_steps=8, workers=0, quiet=True, hidden_size=8, encoder_sizes=(8,),
+        run_dir=str(tmp_path / "run"), wrappers=("RescaleAction(min_action=-1, max_action=1)",), check_determinism=0,
+    )  # fmt: skip
+
+
+def test_a_policy_knows_its_spaces_without_an_environment(robot: TrainConfig, tmp_path: Path) -> None:
+    train(robot)
+    (tmp_path / "connected").unlink()
+    wrapped = r"are those of Box\(-1.0, 1.0, \(1,\), float32\), which wrappers .* into those of Box\(-2.0, 2.0, \(1,\)"
+    with pytest.warns(UserWarning, match=wrapped):
+        policy = load_policy(tmp_path / "run", trust="robot_of_test")
+    assert policy.action_space == spaces.Box(-1, 1, (1,))
+    policy.act({"goal": np.zeros(1), "place": np.zeros(1)})
+    with pytest.warns(UserWarning, match=wrapped):
+        export(tmp_path / "run", format="torchscript", trust="robot_of_test")
+    train(dataclasses.replace(robot, init_from=str(tmp_path / "run"), run_dir=str(tmp_path / "other")))
+    assert (tmp_path / "connected").exists(), "only the new run makes one"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        ({"goal": "target"}, r"observation_space\['goal'\] is missing"),
+        ({"high": 3.0}, "nothing"),
+    ],
+)
+def test_the_first_other_space_is_named(kwargs: dict[str, Any], text: str, robot: TrainConfig, tmp_path: Path) -> None:
+    train(robot)
+    if text == "nothing":  # the wrapper gives both the same bounds
+        evaluate(tmp_path / "run", episodes=1, env_kwargs=kwargs, trust="robot_of_test")
+        return
+    other = dataclasses.replace(robot, env_kwargs={**robot.env_kwargs, **kwargs}, run_dir=str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match=text):
+        evaluate(tmp_path / "run", episodes=1, env_kwargs=kwargs, trust="robot_of_test")
+    with pytest.raises(ConfigError, match=text):
+        train(dataclasses.replace(other, init_from=str(tmp_path / "run")))

@@ -11,6 +11,7 @@ import numpy as np
 
 from shmppo.config.checks import require, shown
 from shmppo.config.plugins import load_object
+from shmppo.envs.inspection import refuse_other_spaces
 from shmppo.envs.vector_env import VectorEnv
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, fits, is_allowed
 from shmppo.extensions.agents.options import RANDOM
@@ -133,10 +134,8 @@ def load_opponent(name: str, trained: TrainedPolicy, arguments: Mapping[str, Any
     path = Path(name)
     if name == RANDOM or (":" in name and not path.exists()):
         return FunctionOpponent(name)
-    other = load_trained(path, trust=arguments["trust"], env_kwargs=arguments["env_kwargs"])
-    one, two = (
-        (run.task.observation, run.task.added, run.task.spaces["action_space"], {*run.config.hidden_indices})
-        for run in (trained, other)
-    )
-    require(one == two, f"the opponent {name} was trained with other agents, spaces, or --hide-obs; choose another run")
+    other = load_trained(path, trust=arguments["trust"])
+    refuse_other_spaces(trained.task, other.task.stored, f"the opponent {name}")
+    one, two = ((run.task.added, {*run.config.hidden_indices}) for run in (trained, other))
+    require(one == two, f"the opponent {name} was trained with other agents or --hide-obs; choose another run")
     return PolicyOpponent(other, stochastic=arguments["stochastic"])

@@ -37,6 +37,7 @@ from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, Vect
 from shmppo.envs.wrappers import batch_actions, is_allowed
 from shmppo.errors import ConfigError, EnvError
 from shmppo.extensions.teaching.options import MINARI, TeachingOptions
+from shmppo.spaces.stored import space_from_json
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
 from shmppo.utils.rng import playback_generator
 
@@ -172,9 +173,15 @@ def _join(episodes: Sequence[Sequence[np.ndarray]], task: EnvSpec) -> dict[str, 
     return arrays
 
 
+def _space_texts(task: EnvSpec) -> dict[str, str]:
+    """Return the observation space and the action space as text."""
+    names = ("observation_space", "action_space")
+    return {name: " ".join(str(space_from_json(task.stored[name])).split()) for name in names}
+
+
 def _required(config: TrainConfig, task: EnvSpec) -> dict[str, Any]:
     """Return what a recording and a run that learns from it must have in common."""
-    return {**task.spaces, "squash_actions": config.squash_actions, "distribution": config.distribution}
+    return {**_space_texts(task), "squash_actions": config.squash_actions, "distribution": config.distribution}
 
 
 def load_demonstrations(config: TrainConfig, task: EnvSpec) -> dict[str, np.ndarray]:
@@ -232,7 +239,7 @@ def _from_minari(dataset_id: str, config: TrainConfig, task: EnvSpec) -> dict[st
     import minari
 
     dataset = minari.load_dataset(dataset_id)
-    spaces = {name: " ".join(str(getattr(dataset, name)).split()) for name in task.spaces}
+    spaces = {name: " ".join(str(getattr(dataset, name)).split()) for name in _space_texts(task)}
     _check({"hide_obs": (), **_required(config, task), **spaces}, config, task)
     episodes = []
     for one in dataset:

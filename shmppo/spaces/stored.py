@@ -1,0 +1,92 @@
+"""Spaces as JSON values, which a checkpoint stores: a policy knows its spaces without an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+
+def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
+    """Return a supported space as JSON values."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        return {"type": type(space).__name__, "parts": [[key, space_to_json(part)] for key, part in parts]}
+    found: dict[str, Any] = {"type": next(kind.__name__ for kind in _KINDS if isinstance(space, kind))}
+    if isinstance(space, spaces.Box):
+        bounds = {"low": _array_to_json(space.low), "high": _array_to_json(space.high)}
+        return found | {"shape": list(space.shape), "dtype": str(space.dtype)} | bounds
+    if isinstance(space, spaces.MultiBinary):
+        return found | {"n": space.n if isinstance(space.n, int) else list(space.n)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return found | {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": str(space.dtype)}
+    assert isinstance(space, spaces.Discrete)
+    return found | {"n": int(space.n), "start": int(space.start)}
+
+
+_KINDS = (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Discrete)
+
+
+def _array_to_json(array: np.ndarray) -> Any:
+    """Return an array as nested lists, or as one number if all are equal."""
+    return array.flat[0].item() if array.size and (array == array.flat[0]).all() else array.tolist()
+
+
+def space_from_json(stored: dict[str, Any]) -> spaces.Space[Any]:
+    """Return the space that `space_to_json` has described."""
+    fields = {name: value for name, value in stored.items() if name != "type"}
+    if stored["type"] == "Dict":
+        return spaces.Dict([(key, space_from_json(part)) for key, part in stored["parts"]])
+    if stored["type"] == "Tuple":
+        return spaces.Tuple([space_from_json(part) for _, part in stored["parts"]])
+    if stored["type"] == "Box":
+        low, high = (np.full(stored["shape"], stored[name], stored["dtype"]) for name in ("low", "high"))
+        return spaces.Box(low, high, dtype=np.dtype(stored["dtype"]).type)
+    if stored["type"] == "MultiBinary":
+        return spaces.MultiBinary(stored["n"])
+    if stored["type"] == "MultiDiscrete":
+        return spaces.MultiDiscrete(**fields | {"dtype": np.dtype(stored["dtype"]).type})
+    return spaces.Discrete(**fields)
+
+
+class SpaceDifference(NamedTuple):
+    """A difference between two spaces."""
+
+    text: str
+    """For example "observation_space['goal'] is missing"."""
+    of_bounds: bool
+    """Whether only the bounds of a Box differ."""
+
+
+def differences(before: Any, now: Any, where: str) -> Iterator[SpaceDifference]:
+    """Yield the differences between two stored spaces.
+
+    Args:
+        before: that of the training.
+        now: another one.
+        where: name of the space.
+    """
+    if before["type"] != now["type"]:
+        yield SpaceDifference(f"{where} is {now['type']}, and was {before['type']} in training", False)
+    elif "parts" in before:
+        parts, others = dict(before["parts"]), dict(now["parts"])
+        for key in dict.fromkeys([*parts, *others]):
+            name = f"{where}[{key!r}]"
+            if key not in others or key not in parts:
+                yield SpaceDifference(f"{name} is {'missing' if key in parts else 'new'}", False)
+            else:
+                yield from differences(parts[key], others[key], name)
+        if list(parts) != list(others) and parts.keys() == others.keys():
+            yield SpaceDifference(f"{where} has its parts in another order", False)
+    else:
+        for field in before:
+            if before[field] != now[field]:
+                values = " and was ".join(_shown(one[field]) for one in (now, before))
+                yield SpaceDifference(f"{field} of {where} is {values} in training", field in ("low", "high"))
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
