@@ -6,6 +6,7 @@ The policy normalizes observations. The caller stores the recurrent state betwee
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -167,6 +168,9 @@ class Policy:
             trained: the content of a checkpoint.
             seed: seed of the actions that `act(…, deterministic=False)` samples.
         """
+        self._setup(trained, np.random.default_rng(seed))
+
+    def _setup(self, trained: TrainedPolicy, generator: np.random.Generator) -> None:
         self.config = trained.config
         self.iteration = trained.iteration
         leaves = trained.task.observation.leaves
@@ -175,8 +179,15 @@ class Policy:
         stored = trained.task.stored
         self.action_space = space_from_json(stored["action_space"])
         self._trained, self._distribution = trained, trained.task.distribution
-        self._generator = np.random.default_rng(seed)
+        self._generator, self._lock = generator, threading.Lock()
         self._allocate(1)
+
+    def __getstate__(self) -> tuple[TrainedPolicy, np.random.Generator]:
+        """Return what a copy needs. The memory of the kernels belongs to one object."""
+        return self._trained, self._generator
+
+    def __setstate__(self, state: tuple[TrainedPolicy, np.random.Generator]) -> None:
+        self._setup(*state)
 
     def _allocate(self, rows: int) -> None:
         """Allocate the memory to act on this number of observations."""
@@ -191,9 +202,10 @@ class Policy:
         """
         return np.zeros((*([] if batch is None else [batch]), self._actor.states.shape[1]), np.float32)
 
-    @torch.inference_mode()
     def act(self, obs: Any, state: np.ndarray | None = None, *, deterministic: bool = True) -> tuple[Any, np.ndarray]:
         """Choose an action, or the actions of a batch of n observations with one forward pass per inference batch.
+
+        Several threads may call it: they wait for each other. Copies of the policy act at the same time.
 
         Args:
             obs: an observation of the environment, or a batch of them with n as the first axis of every part, as
@@ -213,6 +225,11 @@ class Policy:
             ValueError: if the observation does not belong to the space on which the policy was trained, if all numbers
                 of its mask are 0, or if the state has another shape or type. Both must be finite.
         """
+        with self._lock, torch.inference_mode():
+            return self._act(obs, state, deterministic)
+
+    def _act(self, obs: Any, state: np.ndarray | None, deterministic: bool) -> tuple[Any, np.ndarray]:
+        """Act. See `act`."""
         needed = self._trained.model.needed_leaves
         leaves = self._trained.task.observation.leaves
         if isinstance(obs, list) and obs and isinstance(obs[0], dict):

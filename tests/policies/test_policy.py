@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +207,33 @@ def test_the_first_other_space_is_named(kwargs: dict[str, Any], text: str, robot
         evaluate(tmp_path / "run", episodes=1, env_kwargs=kwargs, trust="robot_of_test")
     with pytest.raises(ConfigError, match=text):
         train(dataclasses.replace(other, init_from=str(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+def test_a_copy_acts_like_the_policy(copied: Any, run: Path) -> None:
+    policy = load_policy(run, trust=("space_environments",))
+    env = make_environment(policy.config)
+    obs, _ = env.reset(seed=1)
+    policy.act(obs, deterministic=False)
+    other = copied(policy)
+    for deterministic in (True, False):
+        for _ in range(3):
+            (one, state), (two, also) = (each.act(obs, deterministic=deterministic) for each in (policy, other))
+            if copied is copy.copy and not deterministic:  # a shallow copy shares the generator
+                continue
+            np.testing.assert_equal(one, two)
+            np.testing.assert_array_equal(state, also)
+
+
+def test_threads_that_share_a_policy_get_the_actions_of_one_thread(run: Path) -> None:
+    policy = load_policy(run, trust=("space_environments",))
+    env = make_environment(policy.config)
+    seen = [env.reset(seed=seed)[0] for seed in range(8)]
+    expected = [policy.act(obs) for obs in seen]
+
+    def wrong(k: int) -> int:
+        found = [policy.act(seen[k]) for _ in range(300)]
+        return sum(not np.array_equal(state, expected[k][1]) for _, state in found)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(wrong, range(8))) == 0
