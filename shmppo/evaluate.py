@@ -100,6 +100,8 @@ def as_text(result: Evaluation, options: Any) -> str:
         text += "\n" + ", ".join(f"{name} {number(mean)}" for name, mean in result.info_means.items())
     if result.options:
         text += f"\nreset options of --env-schedule: {json.dumps(result.options)}"
+    if result.failed:
+        text += f"\n{result.failed} further episodes have failed (--skip-bad-episodes of the run)"
     if result.stopped:
         text += (
             f"\n{result.stopped} of {len(result.episodes)} episodes were stopped after {options.max_steps:,} steps "
@@ -121,6 +123,7 @@ def as_json(result: Evaluation, options: Any) -> dict[str, object]:
         "returns": result.returns,
         "lengths": result.lengths,
         "stopped": result.stopped,
+        "failed": result.failed,
         "options": result.options,
         **{f"{name}_mean": mean for name, mean in result.info_means.items()},
         **result.info,

@@ -323,3 +323,17 @@ class DrawsAndRaises(Draws):
         if self.episodes == 1 and self.t == 20:
             raise RuntimeError("it fails")
         return result
+
+
+class OnePerProcess(Counter):
+    """Counts how many there are at a time in this process."""
+
+    alive = most = 0
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        OnePerProcess.alive += 1
+        OnePerProcess.most = max(OnePerProcess.most, OnePerProcess.alive)
+
+    def close(self) -> None:
+        OnePerProcess.alive -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
@@ -11,11 +12,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.wrappers import TimeLimit
 
 from shmppo.config.checks import require, shown
-from shmppo.envs.snapshots import spaces_of
+from shmppo.envs.snapshots import spaces_of, wrappers_of
 from shmppo.errors import ConfigError
-from shmppo.spaces.observations import NUMBERS, ObservationError, observation_spec
+from shmppo.spaces.observations import NUMBERS, ObservationError, ObservationSpec, observation_spec
 from shmppo.utils.global_generators import OwnGenerators
 from shmppo.utils.rng import seed_spaces
 from shmppo.utils.user_code import as_config_error
@@ -24,6 +26,12 @@ log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-5  # relative, at the bounds of a Box: a value rounded to float32 may lie slightly outside
 
+MAX_EXACT = 2.0**24
+"""Float32 has all integers up to this one."""
+IMAGE_SIDE = 16
+"""Arrays with two sides of at least this length are probably images."""
+MAX_HALF_RANGE = 10.0
+"""Bounds of actions with a larger half range are warned of."""
 MAX_NAMED = 3
 """Number of values outside the bounds that a message names."""
 RESET_RULE = "it must return (observation, info), info a dict"
@@ -103,6 +111,41 @@ def _check_episode(
     return seeding, data_equivalence(first, again, exact=True)
 
 
+def warn_of_time_limits(env: gymnasium.Env, where: str) -> None:
+    """Warn of a TimeLimit that has no effect, because one inside of it ends episodes earlier."""
+    limits = [vars(wrapper)["_max_episode_steps"] for wrapper in wrappers_of(env) if isinstance(wrapper, TimeLimit)]
+    for outer, inner in itertools.pairwise(limits):
+        if outer > inner:
+            log.warning(
+                "%s: TimeLimit(max_episode_steps=%d) has no effect, because the environment itself ends episodes after "
+                "%d steps; use --env-kwargs max_episode_steps=%d", where, outer, inner, outer,
+            )  # fmt: skip
+
+
+def warn_of_spaces(observation: ObservationSpec, env: gymnasium.Env, where: str, *, scaled: bool) -> None:
+    """Warn of spaces with which a policy learns badly.
+
+    Args:
+        observation: the leaves of the observation space.
+        scaled: whether the policy scales its actions to their bounds.
+    """
+    for leaf in observation.leaves:
+        if leaf.kind == "vector" and len(leaf.env_shape) >= 2 and min(sorted(leaf.env_shape)[-2:]) >= IMAGE_SIDE:
+            log.warning(
+                "%s: %s with shape %s is no image, because its type is not uint8, so the network reads a flat vector",
+                where, leaf.title, leaf.env_shape,
+            )  # fmt: skip
+    action = env.action_space
+    if isinstance(action, spaces.Box) and not scaled and np.isfinite([*action.low.flat, *action.high.flat]).all():
+        center, half = (action.high + action.low) / 2, (action.high - action.low) / 2
+        if (np.abs(center) > np.maximum(half / 2, 1)).any() or (half > MAX_HALF_RANGE).any():
+            log.warning(
+                "%s: the bounds of the actions are %s … %s, but a new policy samples around 0 with a deviation of 1; "
+                "add --squash-actions, --distribution beta, or --wrappers "
+                "'RescaleAction(min_action=-1, max_action=1)'", where, action.low.min(), action.high.max(),
+            )  # fmt: skip
+
+
 def check_observation(where: str, call: str, space: spaces.Space[Any], observation: Any) -> None:
     """Check that an observation can be stored and is finite. Warn of values outside their space.
 
@@ -112,6 +155,14 @@ def check_observation(where: str, call: str, space: spaces.Space[Any], observati
     try:
         for leaf in observation_spec(space, where).leaves:
             array = leaf.to_storage(leaf.extract(observation)).reshape(leaf.env_shape)
+            given = np.asarray(leaf.extract(observation))
+            large = np.abs(given, dtype=np.float64) > MAX_EXACT
+            if leaf.kind == "vector" and given.dtype != np.float32 and large.any():
+                named = name_values(given, large)
+                log.warning(
+                    "%s: %s is too large for float32, which rounds away small changes: %s; subtract a constant, or "
+                    "scale it", where, leaf.title, named,
+                )  # fmt: skip
             if not np.isfinite(array).all():
                 raise ObservationError(f"{leaf.title} is not finite: {name_values(array, ~np.isfinite(array))}")
             box = leaf.extract(space)

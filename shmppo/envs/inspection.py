@@ -13,7 +13,7 @@ from gymnasium import spaces
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import all_backends, backend_of
-from shmppo.envs.checker import check_contract
+from shmppo.envs.checker import check_contract, warn_of_spaces, warn_of_time_limits
 from shmppo.envs.creation_errors import creation_error
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import load_schedule
@@ -37,8 +37,10 @@ def inspect_task(config: TrainConfig) -> EnvSpec:
             exist, the environment breaks Gymnasium's API, or `--env-schedule` returns no options for iteration 1.
     """
     generators = WatchedGenerators(config.seed, "inspection")
+    arguments = config.env_kwargs.items()
+    unseen = dataclasses.replace(config, env_kwargs={k: v for k, v in arguments if (k, v) != ("render_mode", "human")})
     with kept_generators():
-        task = _inspect(config, generators)
+        task = _inspect(unseen, generators)
     drawn, own = generators.drawn, backend_of(task).owns_generators
     if drawn and not own:
         task = dataclasses.replace(task, inexact_reason=shared_generators(config, drawn))
@@ -73,6 +75,8 @@ def _inspect(config: TrainConfig, generators: WatchedGenerators) -> EnvSpec:
                 return allowed_action(env.action_space, seen[MASK_KEY], np.argmax)
             return random_action(env.action_space)
 
+        warn_of_time_limits(env, where)
+        warn_of_spaces(observation, env, where, scaled=config.squash_actions or config.distribution == "beta")
         attempts = START_ATTEMPTS if config.skip_bad_episodes else 1
         seeding, resets_equal = check_contract(env, where, choose_action, generators, attempts=attempts)
         backend = next(one for one in all_backends() if one.steps(config, env))

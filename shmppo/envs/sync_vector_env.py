@@ -257,6 +257,7 @@ class SyncVectorEnv(VectorEnv):
         try:
             self.reset_env(i, episode)
         except EnvError as error:
+            self.failed_starts[i] += 1
             self._skip_episode(i, error)
 
     def _skip_episode(self, i: int, error: EnvError) -> None:
@@ -280,6 +281,7 @@ class SyncVectorEnv(VectorEnv):
                 return
             except EnvError as reset_error:
                 error = reset_error
+                self.failed_starts[i] += 1
         raise error
 
     def _remake(self, i: int) -> None:

@@ -125,6 +125,7 @@ class VectorEnv(ABC):
         returns: float64 [n], return so far of each current episode.
         lengths: int64 [n], length so far of each current episode.
         info: the numbers of `info` of each current episode.
+        failed_starts: int64 [n], number of episodes whose reset has failed, which the caller sets to 0.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
         options: the options that the resets of the next episodes get (--env-schedule). None: no options.
         active: bool [n], which columns act in the next step, if they may be idle. None: all.
@@ -140,6 +141,7 @@ class VectorEnv(ABC):
         self.lengths = np.zeros(len(handles), np.int64)
         self.info = EpisodeInfo(config.reported_info, len(handles))
         self.hashes = [0] * len(handles)
+        self.failed_starts = np.zeros(len(handles), np.int64)
         self.options: Options | None = None
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`
         self._float_leaves = [(k, leaf) for k, leaf in enumerate(observation.leaves) if leaf.dtype == "float32"]

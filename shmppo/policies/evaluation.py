@@ -6,7 +6,7 @@ The statistics that normalize observations do not change meanwhile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from shmppo.config.extensions import evaluation_flags
 from shmppo.config.trust import Trusted
 from shmppo.envs.schedule import Options
 from shmppo.envs.vector_env import RenderedHandle, VectorEnv
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, ShmppoError
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import MAX_FPS, VideoRecorder, render_without_display, simplify_mujoco
 from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult
@@ -41,6 +41,17 @@ class Evaluation:
     episodes: list[EpisodeResult]
     options: Options | None = None
     """Options of `reset` (--env-schedule). None: no options."""
+
+    failed: int = 0
+    """Number of further episodes that have failed, with --skip-bad-episodes of the run."""
+
+    @classmethod
+    def of(cls, trained: TrainedPolicy, results: Sequence[EpisodeResult]) -> Evaluation:
+        """Return the result of played episodes. Raises ShmppoError if all of them have failed."""
+        valid = [result for result in results if result.length]
+        if not valid:
+            raise ShmppoError(f"all {len(results)} episodes have failed; see the log for the reasons")
+        return cls(trained.iteration, valid, trained.options, len(results) - len(valid))
 
     @property
     def info(self) -> dict[str, list[float | None]]:
@@ -118,7 +129,7 @@ def evaluate(
         )  # fmt: skip
     if recorder is not None:
         recorder.save(trained.config, trained.task)
-    return Evaluation(trained.iteration, results, trained.options)
+    return Evaluation.of(trained, results)
 
 
 def play_episodes(
@@ -151,7 +162,7 @@ def play_episodes(
         ConfigError: if the environment cannot render, or if the video cannot be written.
         EnvError: if an environment raises.
     """
-    config = replace(trained.config, seed=seed, skip_bad_episodes=False)
+    config = replace(trained.config, seed=seed)
     steps = finished = 0
 
     def after_step(envs: VectorEnv, ended: int, step: int) -> None:

@@ -61,7 +61,8 @@ class EpisodeStatistics:
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
         finished: np.ndarray = ended[ended[:, 3] > 0]
         self.add(finished[:, 2:].tolist())
-        self.failed += int((ended[:, 3] == 0).sum())
+        starts = process_group.gather(rollout.failed_starts.sum(keepdims=True))
+        self.failed += int((ended[:, 3] == 0).sum() + starts.sum())
         return finished
 
     def state(self) -> dict[str, Any]:

@@ -67,4 +67,4 @@ class RunHandle:
         trained = self._trained()
         with numeric_modes(), evaluation_errors(trained.iteration):
             results = play_episodes(trained, episodes=episodes, seed=trained.config.seed, stochastic=stochastic)
-        return Evaluation(trained.iteration, results, trained.options)
+        return Evaluation.of(trained, results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -175,6 +176,9 @@ def _run(
         session = stack.enter_context(
             Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)
         )
+        for record in check_records:
+            if record.levelno >= logging.WARNING:
+                session.outputs.note(record.getMessage())
         train_iterations(session)
         summary = session.finish()
     summary.interrupted = session.stop.signal is not None  # a signal may come while the processes end

@@ -121,9 +121,14 @@ class Outputs:
 
     def warn(self, text: str) -> None:
         """Show a warning, and log it. The same text is shown once."""
-        if text not in self._status.notes:
+        if self.note(text):
             log.warning("%s", text)
-            self._status.notes.append(printable(text))
+
+    def note(self, text: str) -> bool:
+        """Show a text that is in the log already. Return whether it is new."""
+        new = printable(text) not in self._status.notes
+        self._status.notes += [printable(text)] * new
+        return new
 
     def poll_check(self) -> None:
         """Show the result of the check of the environment, if it has just ended with a difference."""

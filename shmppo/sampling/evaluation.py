@@ -97,6 +97,10 @@ class EpisodePlayer:
         self._stochastic, self._max_steps = stochastic, max_steps
         self._render_mode, self._after_step = render_mode, after_step
         self._rows = config.columns_per_env
+        # As many environments as a worker has in training: some processes can hold only one simulator.
+        of_worker = -(-config.num_envs // max(config.num_workers, 1))
+        one_window = config.env_kwargs.get("render_mode") == "human"
+        self._at_once = 1 if one_window else min(EPISODES_AT_ONCE, of_worker)
         self._envs: VectorEnv | None = None
 
     def play(
@@ -113,9 +117,9 @@ class EpisodePlayer:
             EnvError: if an environment raises. Its index is the number of the episode.
         """
         results: list[EpisodeResult] = []
-        size, begin = EPISODES_AT_ONCE, episodes.start
-        if self._config.kernel == "torch":
-            size = max(1, self._config.inference_rows // self._rows)
+        size, begin = self._at_once, episodes.start
+        if self._config.kernel == "torch":  # an episode has the same row for any number of episodes
+            size = min(size, max(1, self._config.inference_rows // self._rows))
             begin -= begin % size
         for first in range(begin, episodes.stop, size):
             low, high = max(first, episodes.start), min(first + size, episodes.stop)

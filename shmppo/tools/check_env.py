@@ -11,7 +11,11 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import CheckProcesses, Finding
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import EnvSpec
+from shmppo.spaces.stored import space_from_json
 from shmppo.utils.logs import buffer_records
+
+MAX_SPACE_TEXT = 300
+"""Characters of a space that are shown."""
 
 
 def check_environment(fields: Mapping[str, Any], steps: int) -> tuple[str, bool]:
@@ -38,6 +42,11 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> tuple[str, bool]
     return _text(config, task, finding, warnings), finding.difference is None and finding.problem is None
 
 
+def _space_text(task: EnvSpec, name: str) -> str:
+    text = " ".join(str(space_from_json(task.stored[name])).split())
+    return text if len(text) <= MAX_SPACE_TEXT else f"{text[:MAX_SPACE_TEXT]} …"
+
+
 def _text(config: TrainConfig, task: EnvSpec, finding: Finding, warnings: Sequence[str]) -> str:
     """Describe the environment, the finding, and what the inspection warns of."""
     if finding.difference is not None:
@@ -49,9 +58,9 @@ def _text(config: TrainConfig, task: EnvSpec, finding: Finding, warnings: Sequen
     restored = "a snapshot" if task.snapshot is not None else "a replay of its actions"
     lines = {
         "environment": config.env_id,
-        "observation": ", ".join(
-            f"{leaf.field} {leaf.kind} {list(leaf.env_shape)}" for leaf in task.observation.leaves
-        ),
+        "observations": _space_text(task, "observation_space"),
+        "read as": ", ".join(f"{leaf.field} {leaf.kind} {list(leaf.env_shape)}" for leaf in task.observation.leaves),
+        "actions": _space_text(task, "action_space"),
         **{name: ", ".join(values) for name, values in task.derived.items()},
         "stepped by": task.backend,
         "restored by": restored if task.seeding == "episode" else "a new episode",

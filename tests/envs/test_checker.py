@@ -12,12 +12,14 @@ from environments import Counter
 from gymnasium import spaces
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.checker import check_contract, check_observation
+from shmppo.envs.checker import check_contract, check_observation, warn_of_spaces
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.envs.wrappers import random_action
 from shmppo.errors import ConfigError, EnvError
 from shmppo.runs.launch import train
+from shmppo.runs.outputs import Outputs
+from shmppo.spaces.observations import observation_spec
 from shmppo.utils.global_generators import OwnGenerators
 
 OBSERVED = np.zeros(2)
@@ -218,3 +220,65 @@ def test_the_check_skips_failing_episodes_but_no_broken_rule(where: str) -> None
     env.results = (OBSERVED, None), STEPPED
     with pytest.raises(ConfigError, match="reset returned the info None"):
         check_contract(env, "--env X", choose, OwnGenerators(()), attempts=20)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
+    caplog.clear()
+    inspect_task(TrainConfig(num_envs=1, minibatches=1, **options))
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("wrapper", ["TimeLimit(max_episode_steps=1000)", "TimeLimit(max_episode_steps=200)"])
+def test_a_time_limit_without_an_effect_is_warned_of(wrapper: str, caplog: pytest.LogCaptureFixture) -> None:
+    found = warnings_of(caplog, env="Pendulum-v1", wrappers=(wrapper,))
+    assert ["use --env-kwargs max_episode_steps=1000" in text for text in found] == [True] * ("1000" in wrapper)
+    assert warnings_of(caplog, env="Pendulum-v1", env_kwargs={"max_episode_steps": 1000}) == []
+
+
+@pytest.mark.parametrize(
+    ("observed", "text"),
+    [
+        ([1.7e9, 0.0], r"obs is too large for float32, which rounds away small changes: [0] is 1.7e+09; subtract"),
+        ([2.0**24 + 1, 0.0], "too large"),
+        ([2.0**24, 1.0 + 1e-12], ""),
+    ],
+)
+def test_numbers_that_float32_cannot_hold_are_warned_of(
+    observed: list[float], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    contract_of(Returns(reset=(np.array(observed), {})))
+    assert (text in caplog.text) if text else "too large" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "warned"), [(0, 100, True), (-1, 1, False), (-2, 2, False), (0, 1, False), (-50, 50, True)]
+)
+def test_bounds_of_actions_far_from_a_new_policy_are_warned_of(
+    low: float, high: float, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {
+        "env": "Pendulum-v1", "wrappers": (f"RescaleAction(min_action={low}, max_action={high})",),
+    }  # fmt: skip
+    assert ["the bounds of the actions are" in text for text in warnings_of(caplog, **options)] == [True] * warned
+    assert warnings_of(caplog, **options, squash_actions=True) == []
+
+
+def test_an_image_of_floats_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    env = Returns()
+    env.observation_space = spaces.Dict(camera=spaces.Box(0, 1, (3, 64, 48)), small=spaces.Box(0, 1, (9, 3)))
+    warn_of_spaces(observation_spec(env.observation_space, "X"), env, "X", scaled=False)
+    (record,) = caplog.records
+    assert "part 'camera' of obs with shape (3, 64, 48) is no image" in record.getMessage()
+
+
+def test_warnings_of_the_checks_are_shown_at_the_start(tmp_path: Path) -> None:
+    config = TrainConfig(
+        env="Pendulum-v1", wrappers=("TimeLimit(max_episode_steps=1000)",), num_envs=1, minibatches=1, workers=0,
+        rollout_steps=8, total_steps=8, run_dir=str(tmp_path / "run"), check_determinism=0, hidden_size=8,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patched:
+        shown: list[str] = []
+        patched.setattr(Outputs, "note", lambda _, text: shown.append(text))
+        train(config)
+    assert ["has no effect" in text for text in shown] == [True]
+    assert (tmp_path / "run" / "run.log").read_text().count("has no effect") == 1

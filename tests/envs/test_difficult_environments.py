@@ -120,7 +120,8 @@ def test_a_failed_reset_does_not_change_the_episode_before_it(how: str, tmp_path
     error = r"no such level|reset returned an invalid observation: obs is not finite: \[\d\] is nan"
     summary, last = skipping(f"faulty_environments:FailsAtReset-{how}-v0", error, tmp_path)
     steps = int(last["env_steps"]) // summary["num_envs"]
-    assert (int(last["episodes"]), int(last["failed_episodes"])) == (steps // 9 * summary["num_envs"], 0)
+    assert int(last["episodes"]) == steps // 9 * summary["num_envs"]
+    assert int(last["failed_episodes"]) > 5, "each failed reset counts"
     assert float(last["return_mean_100"]) == 9.0
     assert "no such level" in (tmp_path / "0" / "run.log").read_text() or how == "nan"
 

@@ -160,7 +160,7 @@ def test_other_arguments_of_the_environment(tmp_path: Path) -> None:
 def test_arguments_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) -> None:
     messages = {
         "wrong": r"^--env .*unexpected keyword argument 'foo'.*; it was given the arguments {'foo': 1}$",
-        "shape": r"^evaluations with --eval-env-kwargs .*dict.* have other spaces or agents than training; choose",
+        "shape": r"^evaluations with --eval-env-kwargs .*dict.*: observation_space is Dict, and was Box in training",
     }
     for name, (env, given, changed) in {
         "wrong": ("environments:Counter", {}, {"foo": 1}),

@@ -39,8 +39,25 @@ def test_a_reward_beyond_float32_names_the_environment_and_can_be_skipped(tmp_pa
     assert train(config)["iterations"] == 4
 
 
-def test_an_evaluation_skips_no_episode_of_a_run_that_did(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env="faulty_environments:FailsSometimes", env_kwargs={"how": "raise"})
-    train(dataclasses.replace(config, skip_bad_episodes=True, total_steps=4 * 48, run_dir=str(tmp_path / "run")))
-    with raises("EnvError", "the simulation exploded"):
-        evaluate(tmp_path / "run", episodes=9, trust=("faulty_environments",))
+def test_failed_resets_count_as_failed_episodes(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="faulty_environments:FailsAtReset-raise-v0", skip_bad_episodes=True)
+    found = set()
+    for workers in (0, 2):
+        run_dir = tmp_path / str(workers)
+        summary = train(dataclasses.replace(config, workers=workers, run_dir=str(run_dir)))
+        text = (run_dir / "run.log").read_text()
+        skipped = [line for line in text.splitlines() if "WARNING environment" in line and "skipping this" in line]
+        found.add((summary["failed_episodes"], len(skipped), summary["weights_sha256"]))
+    ((failed, logged, _),) = found
+    assert failed == logged > 5
+
+
+def test_evaluations_skip_failing_episodes_as_the_run_does(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="faulty_environments:FailsSometimes-raise-v0", skip_bad_episodes=True)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    result = evaluate(tmp_path / "run", episodes=20, trust=("faulty_environments",))
+    assert 0 < result.failed < 20
+    assert (len(result.episodes) + result.failed, set(result.lengths)) == (20, {9})
+    strict = dataclasses.replace(config, skip_bad_episodes=False, env="faulty_environments:Counter")
+    train(dataclasses.replace(strict, run_dir=str(tmp_path / "strict")))
+    assert evaluate(tmp_path / "strict", episodes=3, trust=("faulty_environments",)).failed == 0
