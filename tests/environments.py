@@ -337,3 +337,24 @@ class OnePerProcess(Counter):
 
     def close(self) -> None:
         OnePerProcess.alive -= 1
+
+
+class Numbered(Counter):
+    """Writes the number that it got to a file."""
+
+    def __init__(self, log: str, env_index: int) -> None:
+        super().__init__()
+        with open(log, "a") as file:
+            file.write(f"{env_index}\n")
+
+
+class Simulated(Counter):
+    """Starts a process, as a simulator is, and ends it when it is closed."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__()
+        self.process = subprocess.Popen(["sleep", str(seconds)])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()

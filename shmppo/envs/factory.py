@@ -17,7 +17,7 @@ from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import VectorEnv
 from shmppo.envs.wrappers import ActionMaskWrapper, PreviousStepWrapper
-from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
+from shmppo.utils.user_code import FAILURES, parameters_of, reraise_ctrl_c
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +84,13 @@ def backends() -> list[Backend]:
     return [module.BACKEND for module in added("backend")]
 
 
-def make_environment(config: TrainConfig, render_mode: str | None = None) -> gymnasium.Env:
+def make_environment(config: TrainConfig, render_mode: str | None = None, index: int = -1) -> gymnasium.Env:
     """Create one environment with its wrappers. Its time limit truncates episodes; it does not reset itself.
 
     Args:
         config: the configuration of the run.
         render_mode: Gymnasium's render mode; None for no rendering.
+        index: what a factory gets as `env_index`, if it has this parameter: for example for ports. −1: a check.
 
     Raises:
         ConfigError: if a wrapper does not exist, or if `--env` does not name an environment.
@@ -99,7 +100,7 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
         made = backend.make(config, render_mode)
         if made is not None:
             return made
-    env = _make_unwrapped(config, render_mode)
+    env = _make_unwrapped(config, render_mode, index)
     for backend in backends():
         if backend.accepts(env):
             return backend.adapt(env, config)
@@ -117,11 +118,13 @@ def make_environment(config: TrainConfig, render_mode: str | None = None) -> gym
     return ActionMaskWrapper(env, where) if config.action_masks else env
 
 
-def _make_unwrapped(config: TrainConfig, render_mode: str | None) -> gymnasium.Env:
+def _make_unwrapped(config: TrainConfig, render_mode: str | None, index: int) -> gymnasium.Env:
     """Call the factory `module:attribute`, or create a registered environment by its id."""
     arguments = config.env_arguments(render_mode)
     factory = imported_factory(config.env_id)
     if factory is not None:
+        if "env_index" in parameters_of(factory):
+            arguments["env_index"] = index
         return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
     return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
 

@@ -22,7 +22,7 @@ from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import EnvSpec
-from shmppo.envs.vector_env import EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
+from shmppo.envs.vector_env import FIRST_INDEX, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.global_generators import OwnGenerators
@@ -59,7 +59,7 @@ class GymnasiumHandle(RenderedHandle):
         """
         self._generators.seed((self._config.seed, self._stream, "made"))
         with as_env_error(self.index), self._generators:
-            self.env = make_environment(self._config, self._render_mode)
+            self.env = make_environment(self._config, self._render_mode, self._number)
         self.step = self._step if self._generators else self.env.step
         self._spaces = spaces_of(self.env)
 
@@ -67,6 +67,11 @@ class GymnasiumHandle(RenderedHandle):
     def _stream(self) -> int:
         """The index of the environment among all ranks."""
         return self._config.first_env + self.index
+
+    @property
+    def _number(self) -> int:
+        """A small number that no other environment of the run has at the same time."""
+        return self._stream if self.index < FIRST_INDEX else self._config.num_envs + self.index - FIRST_INDEX
 
     def _step(self, action: Any) -> Any:
         with self._generators:

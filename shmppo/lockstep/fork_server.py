@@ -48,6 +48,12 @@ def kill_with_children(pid: int) -> None:
     kill([pid, *children_of(pid)])
 
 
+def kill_group(pid: int) -> None:
+    """Kill the processes of the group that a worker leads, which are left when it has died, such as simulators."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 def children_of(pid: int) -> list[int]:
     """Return the processes that the main thread of a process has started. Empty except on Linux."""
     try:

@@ -67,6 +67,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, envi
 
     environ: environment variables of the learner. The fork server has those of an earlier moment.
     """
+    os.setpgid(0, 0)  # so that the learner can also kill what its environments have started
     os.environ.clear()
     os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

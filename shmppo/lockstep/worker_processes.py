@@ -24,7 +24,7 @@ from shmppo.config.checks import require
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError, ShmppoError, WorkerError
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.fork_server import kill_with_children, start_fork_server
+from shmppo.lockstep.fork_server import kill_group, kill_with_children, start_fork_server
 from shmppo.lockstep.mailbox import BLOCK_SECONDS, Failed, LearnerMailbox, PipeQueue, Ready, Stop, WakeUp
 from shmppo.lockstep.pool import UPDATE_COMMANDS, Command, Evaluate, StepOptimizer
 from shmppo.lockstep.worker import STACK_SIGNAL, WorkerSetup, run_worker
@@ -102,6 +102,7 @@ class WorkerProcess:
         if self.process.exitcode is None:
             kill_with_children(self.process.pid)
             self.process.join()
+        kill_group(self.process.pid)
         self._ended = True
         self.process.close()
         self.commands.close()

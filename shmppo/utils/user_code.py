@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import multiprocessing
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -54,6 +55,13 @@ def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
     except (TypeError, ValueError):  # ValueError: its arguments are not known
         return False
     return True
+
+
+def parameters_of(function: Callable[..., Any]) -> Collection[str]:
+    """Return the names of the parameters of a function. Empty if they are not known."""
+    with contextlib.suppress(TypeError, ValueError):
+        return inspect.signature(function).parameters
+    return ()
 
 
 def main_is_importable() -> bool:

@@ -20,6 +20,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
+from shmppo.runs.launch import train
 
 
 def test_an_environment_by_id_and_by_factory_with_arguments() -> None:
@@ -158,3 +159,15 @@ def test_a_standard_deviation_of_the_state_must_begin_within_its_limits(initial:
         ConfigError, match=rf"^--log-std-init is {initial}; it must lie between .*limits of --std state$"
     ):
         inspect_task(config)
+
+
+def test_a_factory_that_asks_for_it_gets_the_number_of_its_environment(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    config = TrainConfig(
+        env="environments:Numbered", env_kwargs={"log": str(log)}, num_envs=4, rollout_steps=8, minibatches=1,
+        total_steps=64, workers=2, quiet=True, hidden_size=8, check_determinism=0, run_dir=str(tmp_path / "run"),
+        eval_every=1, eval_episodes=3,
+    )  # fmt: skip
+    summary = train(config)
+    assert sorted(map(int, log.read_text().split())) == [-1, 0, 1, 2, 3, 4, 5, 6]
+    assert "env_index" not in summary["config"]["env_kwargs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -11,11 +12,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from public_helpers import NO_CHECK, csv_rows, slow_after, summary_of, wait_for_rows, worker_processes
+from public_helpers import (
+    NO_CHECK,
+    SIX_ITERATIONS,
+    csv_rows,
+    slow_after,
+    summary_of,
+    wait_for_rows,
+    worker_processes,
+)  # fmt: skip
 from rank_processes import IMPATIENT, start, wait_for_training
+
+from shmppo import train
 
 pytestmark = pytest.mark.usefixtures("environments_importable")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -229,3 +241,25 @@ def test_a_stopped_rank_and_a_killed_torchrun_leave_nothing_behind(tmp_path: Pat
                 one.kill()
     process.communicate()
     assert not [file for file in files if Path(file.removesuffix(" (deleted)")).exists()]
+
+
+def test_simulators_of_a_killed_worker_are_killed(tmp_path: Path) -> None:
+    seconds = 86_421
+    config = dataclasses.replace(
+        SIX_ITERATIONS, env="environments:Simulated", env_kwargs={"seconds": seconds}, workers=2
+    )
+
+    def simulators() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                found += [process] * (process.cmdline() == ["sleep", str(seconds)])
+        return found
+
+    def kill(row: dict[str, float], run: Any) -> None:
+        if row["iteration"] == 2:
+            workers = {one.ppid() for one in simulators()} - {os.getpid()}
+            os.kill(min(workers), signal.SIGKILL)
+
+    summary = train(config, callback=kill)
+    assert (summary["worker_restarts"], simulators()) == (1, [])

@@ -62,7 +62,7 @@ class AgentsVectorEnv(VectorEnv):
                 own.seed((config.seed, config.first_env + n, "made"))
                 self._generators.append(own)
                 with as_env_error(n), own:
-                    self._envs.append(cast(AgentsEnv, make_environment(config, render_mode)))
+                    self._envs.append(cast(AgentsEnv, make_environment(config, render_mode, config.first_env + n)))
                 made.callback(close_environment, self._envs[-1], name_of(n))
             made.pop_all()
         super().__init__(config, task, [RenderedHandle(n) for n in range(low, high)])
