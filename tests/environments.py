@@ -358,3 +358,16 @@ class Simulated(Counter):
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+class SlowToMake(Counter):
+    """Takes a while to be made and to be reset."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        time.sleep(seconds)
+
+    def reset(self, **arguments: Any) -> Any:
+        time.sleep(self.seconds * (multiprocessing.parent_process() is not None))
+        return super().reset(**arguments)

@@ -22,7 +22,15 @@ from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import restore_snapshot, spaces_of, take_snapshot
 from shmppo.envs.spec import EnvSpec
-from shmppo.envs.vector_env import FIRST_INDEX, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
+from shmppo.envs.vector_env import (
+    FIRST_INDEX,
+    EpisodeToRestore,
+    Progress,
+    RenderedHandle,
+    VectorEnv,
+    as_env_error,
+    name_of,
+)
 from shmppo.errors import EnvError
 from shmppo.spaces.observations import NUMBERS
 from shmppo.utils.global_generators import OwnGenerators
@@ -61,6 +69,7 @@ class GymnasiumHandle(RenderedHandle):
         with as_env_error(self.index), self._generators:
             self.env = make_environment(self._config, self._render_mode, self._number)
         self.step = self._step if self._generators else self.env.step
+        Progress.counter += 1
         self._spaces = spaces_of(self.env)
 
     @property

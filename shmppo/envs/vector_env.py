@@ -31,6 +31,16 @@ MAX_REWARD = float(np.finfo(np.float32).max)
 """Advantages and value targets are float32; those of larger rewards would be infinite."""
 
 
+class Progress:
+    """Counts the environments that this process has made or reset, so that a slow one does not count as stalled.
+
+    Attributes:
+        counter: int64 [1], which the process may replace by an array that others see.
+    """
+
+    counter = np.zeros(1, np.int64)
+
+
 def name_of(env_index: int) -> str:
     """Return the name of an environment, or of an episode of an evaluation, for log messages."""
     return f"environment {env_index}" if env_index < FIRST_INDEX else f"evaluation episode {env_index - FIRST_INDEX}"
@@ -262,6 +272,7 @@ class VectorEnv(ABC):
 
     def _begin_episode(self, i: int, episode: int) -> None:
         """Count from 0 again for the episode with this number in environment i."""
+        Progress.counter += 1
         self.handles[i].episode = episode
         self.returns[i], self.lengths[i], self.hashes[i] = 0.0, 0, 0
         self.info.begin(i)

@@ -13,6 +13,7 @@ import numpy as np
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
+from shmppo.envs.vector_env import Progress
 from shmppo.lockstep.pool import (
     Collect,
     Command,
@@ -130,6 +131,7 @@ class Share:
         self.timer = timer
         self._part = part
         progress = np.zeros(2, np.int64) if part.row is None else buffers.control.progress[part.row]
+        Progress.counter = progress[1:]
         self._drawn = np.zeros(len(NAMES), bool) if part.row is None else buffers.control.drawn[part.row]
         self._key = config.seed, config.first_row + part.columns.start
         self._optimizer = Optimizer(config, buffers, part.sums, part.steps)
