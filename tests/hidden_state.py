@@ -163,7 +163,9 @@ class KeepsBuffer(Counter):
 
 
 class Flags(Hidden):
-    """(l) Ends episodes at random, and shows it only by the flag `what`, or by the reward."""
+    """(l) Ends episodes by the steps of all instances, and shows it only by the flag `what`, or by the reward."""
+
+    steps = 0
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -174,7 +176,8 @@ class Flags(Hidden):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         observation, reward, terminated, truncated, extra = super().step(action)
-        lucky = os.urandom(1)[0] < 51
+        Flags.steps += 1  # of all instances
+        lucky = Flags.steps % 5 == 0
         reward += 1e-9 * lucky * (self.what == "reward")
         flags = {"terminated": terminated, "truncated": truncated}
         flags |= {self.what: flags.get(self.what, False) or lucky}

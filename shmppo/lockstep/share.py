@@ -211,3 +211,4 @@ class Share:
     def close(self) -> None:
         """Close the environments. Safe to call twice."""
         self._opened.close()
+        Progress.counter = np.zeros(1, np.int64)  # the other array would keep the shared memory
