@@ -110,5 +110,6 @@ def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:
         return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f'{where} {text} is not of the form Name or Name(argument=value); write it like "Name(a=1)"'
+            f"{where} {text} is not of the form Name or Name(argument=value) with literals of Python as values; write "
+            'it like "Name(a=1)", or put what it needs into a wrapper of your own'
         ) from error

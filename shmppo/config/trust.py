@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -102,7 +103,11 @@ def resume_command(run_dir: Path) -> str:
         machines, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", str(ranks))
         start = f"torchrun --nnodes {machines} --nproc-per-node {local} -m shmppo.train"
     whole = run_dir.parent if ranks > 1 and run_dir.name.startswith("rank-") else run_dir
-    return f"{start} --resume {shlex.quote(short_path(whole))}{trust_of(run_dir)}"
+    trust = trust_of(run_dir)
+    if f"{trust} ".endswith(" __main__ "):  # only the script itself has the code that it defines
+        script = short_path(Path(getattr(sys.modules["__main__"], "__file__", None) or "the script"))
+        return f'shmppo.resume("{short_path(whole)}", trust="__main__") in {script}'
+    return f"{start} --resume {shlex.quote(short_path(whole))}{trust}"
 
 
 def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None:

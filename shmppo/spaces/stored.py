@@ -30,8 +30,12 @@ _KINDS = (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Discrete)
 
 
 def _array_to_json(array: np.ndarray) -> Any:
-    """Return an array as nested lists, or as one number if all are equal."""
-    return array.flat[0].item() if array.size and (array == array.flat[0]).all() else array.tolist()
+    """Return an array as nested lists, or as one number if all are equal. JSON has no infinity: it becomes a text."""
+    if array.dtype.kind == "f" and np.isinf(array).any():
+        array = np.where(np.isinf(array), np.where(array > 0, "inf", "-inf"), array.astype(object))
+    values = array.tolist()
+    flat = np.array(values, object).reshape(-1).tolist()
+    return flat[0] if flat and all(one == flat[0] for one in flat) else values
 
 
 def space_from_json(stored: dict[str, Any]) -> spaces.Space[Any]:

@@ -123,7 +123,7 @@ def export(
         inputs["state"] = torch.zeros(2, trained.model.state_size)
     metadata = {
         "env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size,
-        "inputs": list(inputs), **trained.task.stored,
+        "inputs": list(inputs), "outputs": policy.output_names, **trained.task.stored,
     }  # fmt: skip
     write = _write_onnx if format == "onnx" else _write_torchscript
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

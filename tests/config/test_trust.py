@@ -104,3 +104,14 @@ def test_presets_name_only_code_of_these_packages() -> None:
 def test_the_message_shows_control_characters_of_a_name() -> None:
     with pytest.raises(ConfigError, match=r"--env a\\x1b\[2K:b; if you trust it, add --trust a\\x1b\[2K "):
         check_trust({"env": "a\x1b[2K:b"}, Path("run"), ())
+
+
+def test_the_command_of_a_run_of_a_script_names_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for env, expected in {
+        "__main__:Mine": 'shmppo.resume("run", trust="__main__") in ',
+        "mine:Mine": "shmppo.train --resume run --trust mine",
+    }.items():
+        (tmp_path / "run" / "config.json").write_text(json.dumps({"config": {"env": env}}))
+        assert expected in resume_command(tmp_path / "run")

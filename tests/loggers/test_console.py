@@ -61,3 +61,11 @@ def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, caplog: pytest.
         display.close()
         display.close()
     assert caplog.text.count("the output cannot be written (nobody reads)") == 1
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_line_shows_only_the_evaluation_of_its_own_iteration(every: int, tmp_path: Path) -> None:
+    more = ("--workers", "0", "--stop-at-iteration", "3", "--eval-every", str(every), "--eval-episodes", "2")
+    result = python("-m", "shmppo.train", *RUN, *NO_CHECK, *more, cwd=tmp_path)
+    (last,) = [line for line in result.stdout.splitlines() if line.startswith("iteration 3/3")]
+    assert ("  evaluation " in last) == (every == 1), result.stdout

@@ -129,7 +129,8 @@ def test_the_inputs_of_an_exported_file_have_the_names_of_the_environment(case: 
     assert [one.name for one in model.graph.input] == expected
     files = {"shmppo": ""}
     torch.jit.load(export(tmp_path / "run", format="torchscript"), _extra_files=files)
-    assert json.loads(files["shmppo"])["inputs"] == expected
+    about = json.loads(files["shmppo"], parse_constant=pytest.fail)
+    assert (about["inputs"], about["outputs"]) == (expected, [one.name for one in model.graph.output])
 
 
 SPACES = [
