@@ -371,3 +371,12 @@ class SlowToMake(Counter):
     def reset(self, **arguments: Any) -> Any:
         time.sleep(self.seconds * (multiprocessing.parent_process() is not None))
         return super().reset(**arguments)
+
+
+class Forks(Counter):
+    """Forks a process at each reset, which raises."""
+
+    def reset(self, **arguments: Any) -> Any:
+        if multiprocessing.parent_process() is not None and os.fork() == 0:
+            raise RuntimeError("only the forked process raises")
+        return super().reset(**arguments)

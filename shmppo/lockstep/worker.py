@@ -67,6 +67,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, envi
 
     environ: environment variables of the learner. The fork server has those of an earlier moment.
     """
+    own_pid = os.getpid()
     os.setpgid(0, 0)  # so that the learner can also kill what its environments have started
     os.environ.clear()
     os.environ.update(environ)
@@ -82,6 +83,8 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, envi
             _serve(setup, commands, reports)
         except FAILURES as error:
             log.error("%s", traceback.format_exc())
+            if os.getpid() != own_pid:  # an environment has forked this process
+                os._exit(1)
             reports.put(Failed.of(error))
             kill(children_of(os.getpid()))  # what its environments have started, such as simulators
             sys.exit(1)
