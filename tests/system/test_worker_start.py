@@ -145,11 +145,11 @@ def test_a_process_that_may_not_start_workers_says_so(tmp_path: Path, monkeypatc
 def test_environments_that_are_slow_to_make_are_no_stalled_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight of them take 12 s to make, and as long to reset; 8 s without progress are a stall."""
-    monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", 8.0)
+    """Eight of them take 6 s to make, and as long to reset; 5 s without progress are a stall."""
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", 5.0)
     config = TrainConfig(
-        env="environments:SlowToMake", env_kwargs={"seconds": 1.5}, num_envs=8, rollout_steps=6, minibatches=1,
-        total_steps=48, workers=1, quiet=True, hidden_size=8, check_determinism=0, worker_timeout=8.0,
-        run_dir=str(tmp_path / "run"), eval_every=1, eval_episodes=8,
+        env="environments:SlowToMake", env_kwargs={"seconds": 0.8}, num_envs=8, rollout_steps=6, minibatches=1,
+        total_steps=48, workers=1, quiet=True, hidden_size=8, check_determinism=0, worker_timeout=5.0,
+        run_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert train(config)["worker_restarts"] == 0
