@@ -380,3 +380,33 @@ class Forks(Counter):
         if multiprocessing.parent_process() is not None and os.fork() == 0:
             raise RuntimeError("only the forked process raises")
         return super().reset(**arguments)
+
+
+class DrawsNested(gymnasium.Env):
+    """In rare episodes, draws from `np.random`, and if its number is small, from torch, or raises."""
+
+    observation_space = spaces.Box(-9, 9, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 25, rare: float = 0.1, then: str = "torch") -> None:
+        self.length, self.rare, self.then = length, rare, then
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.draws = 0, self.np_random.random() < self.rare
+        return self.np_random.normal(size=1).clip(-9, 9), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        seen = self.np_random.normal(size=1)
+        if self.draws and self.t > 5:
+            drawn = np.random.random()  # noqa: NPY002
+            seen += drawn
+            if drawn < 0.1:
+                if self.then == "raise":
+                    raise RuntimeError("a small number")
+                seen += torch.rand(1).item()
+        return seen.clip(-9, 9), float(seen[0]) * (1 if action else -1), self.t >= self.length, False, {}
+
+    def close(self) -> None:
+        np.random.random()  # noqa: NPY002

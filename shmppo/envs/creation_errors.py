@@ -14,6 +14,13 @@ from shmppo.errors import ConfigError
 from shmppo.utils.user_code import describe_error, user_traceback
 
 
+def import_environment(env_id: str) -> None:
+    """Import the module of `module:name`, if it has this form. Raises ConfigError if there is none, or if it raises."""
+    module_name, colon, _ = env_id.partition(":")
+    if colon:
+        import_module(module_name, f"--env {env_id}")
+
+
 def imported_factory(env_id: str, base: type = gymnasium.Env) -> Callable[..., Any] | None:
     """Import the module of `module:name`. Return the callable with this name, or None for an id.
 

@@ -14,7 +14,7 @@ from shmppo.config.checks import flag_with_value, require
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import all_backends, backend_of
 from shmppo.envs.checker import check_contract, warn_of_spaces, warn_of_time_limits
-from shmppo.envs.creation_errors import creation_error
+from shmppo.envs.creation_errors import creation_error, import_environment
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.spec import EnvSpec
@@ -58,6 +58,7 @@ def _inspect(config: TrainConfig, generators: WatchedGenerators) -> EnvSpec:
     if schedule := load_schedule(config):
         schedule(1, {})
     try:
+        import_environment(config.env_id)  # what modules draw while they are imported is not the environment's
         with generators:
             env = make_environment(config)
     except ConfigError:

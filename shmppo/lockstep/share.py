@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.creation_errors import import_environment
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import Progress
 from shmppo.lockstep.pool import (
@@ -139,6 +140,8 @@ class Share:
             self._gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
         elif part.shards:
             self._gradients = DeviceGradients(config, task.distribution, model, buffers)
+        with kept_generators():  # what modules draw while they are imported is not the environments'
+            import_environment(config.env_id)
         with ExitStack() as opened, self._watched("made"):  # closes the environments if a later one cannot be created
             if part.columns:
                 self._collector = Collector(config, task, model, buffers, part.columns, progress)
@@ -210,5 +213,6 @@ class Share:
 
     def close(self) -> None:
         """Close the environments. Safe to call twice."""
-        self._opened.close()
+        with kept_generators():  # `close` of an environment may draw, too
+            self._opened.close()
         Progress.counter = np.zeros(1, np.int64)  # the other array would keep the shared memory

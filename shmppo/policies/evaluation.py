@@ -17,6 +17,7 @@ from typing import Any, cast
 from shmppo.config.checks import require
 from shmppo.config.extensions import evaluation_flags
 from shmppo.config.trust import Trusted
+from shmppo.envs.backends import backend_of
 from shmppo.envs.schedule import Options
 from shmppo.envs.vector_env import RenderedHandle, VectorEnv
 from shmppo.errors import ConfigError, ShmppoError
@@ -24,7 +25,7 @@ from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.policies.video import MAX_FPS, VideoRecorder, render_without_display, simplify_mujoco
 from shmppo.sampling.evaluation import MAX_STEPS, EpisodePlayer, EpisodeResult
 from shmppo.utils.files import user_path
-from shmppo.utils.global_generators import kept_generators
+from shmppo.utils.global_generators import NAMES, kept_generators
 from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import describe_error
 
@@ -178,13 +179,16 @@ def play_episodes(
 
     if video is not None:
         render_without_display()
+    task = trained.task
+    if backend_of(task).owns_generators:  # each may be used for the first time in these episodes
+        task = task.with_generators(NAMES)
     player = EpisodePlayer(
-        config, trained.task, trained.model, stochastic=stochastic, max_steps=max_steps,
+        config, task, trained.model, stochastic=stochastic, max_steps=max_steps,
         render_mode=None if video is None else "rgb_array", after_step=after_step, recorder=recorder,
         others=trained.others,
     )  # fmt: skip
     batches = [range(k, k + 1) for k in range(episodes)] if video else [range(episodes)]
-    with closing(player), kept_generators():
+    with kept_generators(), closing(player):
         played = [player.play(batch, trained.obs_mean, trained.obs_scale, trained.options) for batch in batches]
     return [result for results in played for result in results]
 

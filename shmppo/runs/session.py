@@ -20,7 +20,7 @@ from shmppo.config.trust import resume_command
 from shmppo.envs.backends import backend_of
 from shmppo.envs.inspection import shared_generators
 from shmppo.envs.spec import EnvSpec
-from shmppo.errors import EnvError, RankError, SaveError, ShmppoError
+from shmppo.errors import EnvError, RankError, SaveError, ShmppoError, WorkerError
 from shmppo.lockstep.feature import used_features
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.local_pool import LocalPool
@@ -225,20 +225,28 @@ class Session:
 
         For the errors, see `Pool`.
         """
-        self.pool.execute(command)
-        own = np.array(self.buffers.control.drawn.any(axis=0))
-        drawn = np.array(self.process_group.gather(own).any(axis=0))
-        new = {NAMES[k] for k in np.flatnonzero(drawn).tolist()} - {*self.state.generators}
-        if not new:
-            return
-        self.state.generators = tuple(sorted({*self.state.generators, *new}))
-        if self._task.snapshot is not None or not backend_of(self._task).owns_generators:
-            self.state.mark_inexact(shared_generators(self.config, new))
-            return
-        log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
-        self._task = self.evaluations.task = self._task.with_generators(new)
-        self.pool.restart(self._task)
-        self.pool.execute(command)
+        while True:
+            failure: ShmppoError | None = None
+            try:
+                self.pool.execute(command)
+            except WorkerError:
+                raise
+            except ShmppoError as error:  # of an environment, maybe because of numbers that depend on its process
+                failure = error
+            own = np.array(self.buffers.control.drawn.any(axis=0))
+            drawn = np.array(self.process_group.gather(own).any(axis=0))
+            new = {NAMES[k] for k in np.flatnonzero(drawn).tolist()} - {*self.state.generators}
+            owned = self._task.snapshot is None and backend_of(self._task).owns_generators
+            self.state.generators = tuple(sorted({*self.state.generators, *new}))
+            if new and not owned:
+                self.state.mark_inexact(shared_generators(self.config, new))
+            if failure is not None and not (new and owned):
+                raise failure
+            if not (new and owned):
+                return
+            log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
+            self._task = self.evaluations.task = self._task.with_generators(new)
+            self.pool.restart(self._task)  # then the command may draw from others for the first time
 
     def after_iteration(self, row: Row, times: Times, evaluation: Row, run: object) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from shmppo.errors import ConfigError
+
 
 def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
     """Return a supported space as JSON values."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-        return {"type": type(space).__name__, "parts": [[key, space_to_json(part)] for key, part in parts]}
+        return {"type": type(space).__name__, "parts": [[_key_to_json(key), space_to_json(part)] for key, part in parts]}
     found: dict[str, Any] = {"type": next(kind.__name__ for kind in _KINDS if isinstance(space, kind))}
     if isinstance(space, spaces.Box):
         bounds = {"low": _array_to_json(space.low), "high": _array_to_json(space.high)}
@@ -29,6 +31,20 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
 _KINDS = (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Discrete)
 
 
+def _key_to_json(key: Any) -> Any:
+    """Return a key of a Dict. A tuple becomes a list. Raises ConfigError if it is none of JSON's values."""
+    if isinstance(key, tuple):
+        return [_key_to_json(part) for part in key]
+    key = key.item() if isinstance(key, np.generic) else key
+    if key is None or isinstance(key, (str, int, float)):
+        return key
+    raise ConfigError(f"a space has the key {key!r}; name its parts by strings, numbers, or tuples of them")
+
+
+def _key_from_json(key: Any) -> Any:
+    return tuple(map(_key_from_json, key)) if isinstance(key, list) else key
+
+
 def _array_to_json(array: np.ndarray) -> Any:
     """Return an array as nested lists, or as one number if all are equal. JSON has no infinity: it becomes a text."""
     if array.dtype.kind == "f" and np.isinf(array).any():
@@ -42,7 +58,7 @@ def space_from_json(stored: dict[str, Any]) -> spaces.Space[Any]:
     """Return the space that `space_to_json` has described."""
     fields = {name: value for name, value in stored.items() if name != "type"}
     if stored["type"] == "Dict":
-        return spaces.Dict([(key, space_from_json(part)) for key, part in stored["parts"]])
+        return spaces.Dict([(_key_from_json(key), space_from_json(part)) for key, part in stored["parts"]])
     if stored["type"] == "Tuple":
         return spaces.Tuple([space_from_json(part) for _, part in stored["parts"]])
     if stored["type"] == "Box":
@@ -75,7 +91,7 @@ def differences(before: Any, now: Any, where: str) -> Iterator[SpaceDifference]:
     if before["type"] != now["type"]:
         yield SpaceDifference(f"{where} is {now['type']}, and was {before['type']} in training", False)
     elif "parts" in before:
-        parts, others = dict(before["parts"]), dict(now["parts"])
+        parts, others = ({_key_from_json(key): part for key, part in one["parts"]} for one in (before, now))
         for key in dict.fromkeys([*parts, *others]):
             name = f"{where}[{key!r}]"
             if key not in others or key not in parts:

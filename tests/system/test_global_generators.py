@@ -87,6 +87,51 @@ def test_a_resumed_run_and_an_evaluation_know_generators_that_were_found_late(tm
     assert returns[0] == returns[1][:1], "an episode does not depend on those beside it"
 
 
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_own_numbers_may_lead_to_another_generator(seed: int, tmp_path: Path) -> None:
+    hashes = set()
+    for workers in (0, 3):
+        config = dataclasses.replace(BASE, env="environments:DrawsNested", seed=seed, workers=workers)
+        config = dataclasses.replace(config, rollout_steps=16, total_steps=4 * 16 * 6)
+        summary = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))
+        assert summary["inexact_reasons"] == []
+        hashes.add(summary["weights_sha256"])
+    assert len(hashes) == 1
+
+
+def test_a_failure_does_not_depend_on_the_shared_generators(tmp_path: Path) -> None:
+    for seed in range(4):
+        failures = set()
+        for workers in (0, 1):
+            config = dataclasses.replace(BASE, env="environments:DrawsNested", seed=seed, workers=workers)
+            config = dataclasses.replace(config, env_kwargs={"then": "raise"}, total_steps=4 * 24 * 4)
+            try:
+                train(dataclasses.replace(config, run_dir=str(tmp_path / f"{seed}-{workers}")))
+                failures.add("")
+            except EnvError as error:
+                failures.add(error.message)
+        assert len(failures) == 1
+
+
+def test_close_may_draw(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, env="environments:DrawsNested")
+    seed_all()
+    expected = numbers()
+    seed_all()
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    assert numbers() == expected
+    seed_all()
+    evaluate(tmp_path / "run", episodes=2, trust=("environments",))
+    assert numbers() == expected
+
+
+def test_an_evaluation_may_be_the_first_that_draws(tmp_path: Path) -> None:
+    train(dataclasses.replace(BASE, env_kwargs={"where": ""}, run_dir=str(tmp_path / "run")))
+    kwargs: dict[str, Any] = {"env_kwargs": {"where": "step", "late": 10}, "trust": ("environments",)}
+    returns = [evaluate(tmp_path / "run", episodes=n, **kwargs).returns for n in (1, 3)]
+    assert returns[0] == returns[1][:1]
+
+
 def test_a_vector_environment_that_draws_is_not_exact(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, env="vector_environments:Draws", env_backend="vector")
     reasons = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["inexact_reasons"]
