@@ -388,7 +388,9 @@ class DrawsNested(gymnasium.Env):
     observation_space = spaces.Box(-9, 9, (1,), np.float64)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, length: int = 25, rare: float = 0.1, then: str = "torch") -> None:
+    def __init__(self, length: int = 25, rare: float = 0.1, then: str = "torch", early: bool = False) -> None:
+        if early:
+            np.random.random()  # noqa: NPY002
         self.length, self.rare, self.then = length, rare, then
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:

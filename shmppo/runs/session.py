@@ -146,7 +146,7 @@ class Session:
         self._mark_inexact_options()
         if config.eval_videos:
             self.evaluations.check_video(self.learner, self.state.iteration)
-        self.pool.start(self.learner.model)
+        self._carry_out(lambda: self.pool.start(self.learner.model), lambda: None)
         stack.enter_context(self.stop.by_signals())  # again: an environment in this process may have set other handlers
         for feature in self.features:
             feature.start(self.learner.model)
@@ -225,10 +225,14 @@ class Session:
 
         For the errors, see `Pool`.
         """
+        self._carry_out(lambda: self.pool.execute(command), lambda: self.pool.execute(command))
+
+    def _carry_out(self, act: Callable[[], None], repeat: Callable[[], None]) -> None:
+        """Do what lets environments act. repeat: does it again after all have been made again, see `execute`."""
         while True:
             failure: ShmppoError | None = None
             try:
-                self.pool.execute(command)
+                act()
             except WorkerError:
                 raise
             except ShmppoError as error:  # of an environment, maybe because of numbers that depend on its process
@@ -240,13 +244,16 @@ class Session:
             self.state.generators = tuple(sorted({*self.state.generators, *new}))
             if new and not owned:
                 self.state.mark_inexact(shared_generators(self.config, new))
-            if failure is not None and not (new and owned):
-                raise failure
             if not (new and owned):
+                if failure is not None:
+                    raise failure
                 return
             log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
             self._task = self.evaluations.task = self._task.with_generators(new)
-            self.pool.restart(self._task)  # then the command may draw from others for the first time
+
+            def act(task: EnvSpec = self._task) -> None:  # the repetition may draw from others for the first time
+                self.pool.restart(task)
+                repeat()
 
     def after_iteration(self, row: Row, times: Times, evaluation: Row, run: object) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.

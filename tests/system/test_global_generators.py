@@ -99,18 +99,15 @@ def test_own_numbers_may_lead_to_another_generator(seed: int, tmp_path: Path) ->
     assert len(hashes) == 1
 
 
-def test_a_failure_does_not_depend_on_the_shared_generators(tmp_path: Path) -> None:
-    for seed in range(4):
-        failures = set()
-        for workers in (0, 1):
-            config = dataclasses.replace(BASE, env="environments:DrawsNested", seed=seed, workers=workers)
-            config = dataclasses.replace(config, env_kwargs={"then": "raise"}, total_steps=4 * 24 * 4)
-            try:
-                train(dataclasses.replace(config, run_dir=str(tmp_path / f"{seed}-{workers}")))
-                failures.add("")
-            except EnvError as error:
-                failures.add(error.message)
-        assert len(failures) == 1
+def test_a_failure_is_that_of_a_run_that_knows_the_generators_from_its_start(tmp_path: Path) -> None:
+    failures = set()
+    for early in (False, True):
+        kwargs: dict[str, Any] = {"then": "raise", "rare": 0.15, "early": early}
+        config = dataclasses.replace(BASE, env="environments:DrawsNested", seed=8, env_kwargs=kwargs)
+        with pytest.raises(EnvError) as raised:
+            train(dataclasses.replace(config, total_steps=4 * 24 * 3, run_dir=str(tmp_path / str(early))))
+        failures.add(raised.value.message)
+    assert len(failures) == 1
 
 
 def test_close_may_draw(tmp_path: Path) -> None:
