@@ -43,7 +43,9 @@ def _keyword_arguments(pairs: list[str]) -> Mapping[str, Any]:
         arguments[key] = text
         for parse in (ast.literal_eval, json.loads):
             with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-                arguments[key] = parse(text)
+                value = parse(text)
+                if value is None or isinstance(value, (bool, int, float, str, list, dict)):
+                    arguments[key] = value
     return arguments
 
 

@@ -50,7 +50,8 @@ def inspect_task(config: TrainConfig) -> EnvSpec:
 
 def shared_generators(config: TrainConfig, drawn: Collection[str]) -> str:
     """Return why a run is not reproducible whose environments draw from generators that they cannot own."""
-    return f"--env {config.env_id} draws from {', '.join(sorted(drawn))}, which the environments of a process share"
+    drawn_from = ", ".join(sorted(drawn))
+    return f"--env {config.env_id} draws from {drawn_from}, which its environments share or its snapshots lack"
 
 
 def _inspect(config: TrainConfig, generators: WatchedGenerators) -> EnvSpec:

@@ -15,7 +15,10 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
     """Return a supported space as JSON values."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-        return {"type": type(space).__name__, "parts": [[_key_to_json(key), space_to_json(part)] for key, part in parts]}
+        return {
+            "type": type(space).__name__,
+            "parts": [[_key_to_json(key), space_to_json(part)] for key, part in parts],
+        }
     found: dict[str, Any] = {"type": next(kind.__name__ for kind in _KINDS if isinstance(space, kind))}
     if isinstance(space, spaces.Box):
         bounds = {"low": _array_to_json(space.low), "high": _array_to_json(space.high)}

@@ -207,10 +207,11 @@ def test_literals_of_python_are_arguments_of_an_environment() -> None:
         "k=[",
         "l={'m':1}",
     ]
+    texts.append("n=1,2")
     config, _ = parse_start(["--env", "CartPole-v1", "--env-kwargs", *texts])
     assert config.env_kwargs == {
         "a": False, "b": None, "c": 0.5, "d": [1, "x"], "e": True, "f": "abc", "g": 1000.0, "h": -2, "i": "x=y",
-        "j": "quoted", "k": "[", "l": {"m": 1},
+        "j": "quoted", "k": "[", "l": {"m": 1}, "n": "1,2",
     }  # fmt: skip
 
 

@@ -133,7 +133,7 @@ def test_a_vector_environment_that_draws_is_not_exact(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, env="vector_environments:Draws", env_backend="vector")
     reasons = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["inexact_reasons"]
     assert len(reasons) == 1
-    assert reasons[0].endswith("draws from np.random, which the environments of a process share")
+    assert reasons[0].endswith("draws from np.random, which its environments share or its snapshots lack")
 
 
 def test_several_agents_share_the_generators_of_their_environment(tmp_path: Path) -> None:
