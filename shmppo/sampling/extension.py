@@ -45,7 +45,7 @@ class SamplingExtension:
         """Begin a rollout. noise: of the actions, float32 [T, own, noise_size]."""
 
     def act(self, actions: np.ndarray, states: np.ndarray, t: int) -> None:
-        """Change the actions [own, A] of step t, and the recurrent states [own, S] after it."""
+        """Change the actions [own, A] of step t, and the recurrent states [own, S] after it, before they are stored."""
 
     def end_rollout(self, rollout: Rollout, iteration: int, valid_steps: int) -> None:
         """Change or add to what was collected. rollout: the own columns. It has no log_probs yet."""
