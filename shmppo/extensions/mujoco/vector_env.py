@@ -1,7 +1,7 @@
 """A vector environment that steps Gymnasium's MuJoCo tasks without Gymnasium's Python code around each step.
 
 Gymnasium creates and resets the environments. A step runs all simulations of the range, and then computes the
-observations, rewards, and terminations of all environments together (see `shmppo.extensions.mujoco.tasks`). The results are the same bits
+observations, rewards, and terminations of all environments together (see `tasks.py`). The results are the same bits
 as those of Gymnasium's `step`.
 
 The state of a simulation can be copied, so a lost environment is restored from a snapshot instead of a replay.
