@@ -5,6 +5,7 @@ The training loop is `shmppo.runs.loop.train_iterations`.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -227,33 +228,45 @@ class Session:
         """
         self._carry_out(lambda: self.pool.execute(command), lambda: self.pool.execute(command))
 
-    def _carry_out(self, act: Callable[[], None], repeat: Callable[[], None]) -> None:
-        """Do what lets environments act. repeat: does it again after all have been made again, see `execute`."""
-        while True:
-            failure: ShmppoError | None = None
-            try:
-                act()
-            except WorkerError:
-                raise
-            except ShmppoError as error:  # of an environment, maybe because of numbers that depend on its process
-                failure = error
-            own = np.array(self.buffers.control.drawn.any(axis=0))
-            drawn = np.array(self.process_group.gather(own).any(axis=0))
-            new = {NAMES[k] for k in np.flatnonzero(drawn).tolist()} - {*self.state.generators}
-            owned = self._task.snapshot is None and backend_of(self._task).owns_generators
-            self.state.generators = tuple(sorted({*self.state.generators, *new}))
-            if new and not owned:
-                self.state.mark_inexact(shared_generators(self.config, new))
-            if not (new and owned):
-                if failure is not None:
-                    raise failure
-                return
+    def _carry_out(self, act: Callable[[], None], again: Callable[[], None]) -> None:
+        """Let environments act, see `execute`.
+
+        Args:
+            act: what lets them act.
+            again: the same, after all of them have been made again and their episodes have been restored.
+        """
+        while self._draws_first(act):
+            act = functools.partial(self._restart, again)
+
+    def _restart(self, again: Callable[[], None]) -> None:
+        self.pool.restart(self._task)
+        again()
+
+    def _draws_first(self, act: Callable[[], None]) -> bool:
+        """Let environments act. Return whether they have drawn from generators for the first time and get their own.
+
+        Then what the environments have raised does not count, because it may depend on the numbers of the process.
+        """
+        failure: ShmppoError | None = None
+        try:
+            act()
+        except WorkerError:
+            raise
+        except ShmppoError as error:
+            failure = error
+        own = np.array(self.buffers.control.drawn.any(axis=0))
+        drawn = np.array(self.process_group.gather(own).any(axis=0))
+        new = {NAMES[k] for k in np.flatnonzero(drawn).tolist()} - {*self.state.generators}
+        self.state.generators = tuple(sorted({*self.state.generators, *new}))
+        if new and self._task.snapshot is None and backend_of(self._task).owns_generators:
             log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
             self._task = self.evaluations.task = self._task.with_generators(new)
-
-            def act(task: EnvSpec = self._task) -> None:  # the repetition may draw from others for the first time
-                self.pool.restart(task)
-                repeat()
+            return True
+        if new:
+            self.state.mark_inexact(shared_generators(self.config, new))
+        if failure is not None:
+            raise failure
+        return False
 
     def after_iteration(self, row: Row, times: Times, evaluation: Row, run: object) -> None:
         """Log a finished iteration, save a checkpoint if one is due, and decide whether to stop.
