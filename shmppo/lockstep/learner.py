@@ -124,7 +124,7 @@ class Learner:
             pool.execute(ReduceGradients())
             timer.switch("reduce")
             terms, largest_log_ratio = self._results()
-            self._check(terms, largest_log_ratio, epoch, minibatch)
+            self._check(terms, largest_log_ratio, iteration, epoch, minibatch)
             first_log_ratio = first_log_ratio if kls else largest_log_ratio
             kls.append(terms["approx_kl"])
             if config.target_kl is not None and terms["approx_kl"] > config.target_kl:
@@ -170,13 +170,19 @@ class Learner:
         terms, largest = self._all_reduce(self._gradient, terms, largest)
         return _named(self._loss.metrics, terms), largest
 
-    def _check(self, terms: dict[str, float], largest_log_ratio: float, epoch: int, minibatch: int) -> None:
-        """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
+    def _check(
+        self, terms: dict[str, float], largest_log_ratio: float, iteration: int, epoch: int, minibatch: int
+    ) -> None:
+        """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1.
+
+        Steps that were held back are from the policy before, so their ratio is another one.
+        """
         policy, value = terms["policy_loss"], terms["value_loss"]
         if not np.isfinite([policy, value]).all():
             losses = f"policy {policy}, value {value}"
             raise _invalid(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
-        limit = MAX_FIRST_LOG_RATIO[self.config.autocast]
+        held_back = self._buffers.carries[iteration % 2].held[:, :1].any()
+        limit = np.inf if held_back else MAX_FIRST_LOG_RATIO[self.config.autocast]
         if epoch == minibatch == 0 and not largest_log_ratio <= limit:
             raise _invalid(
                 epoch,

@@ -14,8 +14,8 @@ for each minibatch, and EVALUATE after an update (with --eval-every).
 Axes: T steps, N rows (the columns of all environments), W workers (at least 1), K epochs, M minibatches, G gradient
 shards, C stored states per row, E episodes of an evaluation, X = N if columns may be idle, otherwise 0. Sizes: D
 normalized part of an observation, A action, I keys of `info`, P flat vector of all parameters, S recurrent state. Per
-step: Q log_probs (1, or A with --ratio per-dimension), O policy parameters (0 with --objective clip). Extensions
-have further arrays and axes (`config.extensions`, place `arrays`).
+step: Q log_probs (1, or A with --ratio per-dimension), Z policy parameters, O = Z, or 0 with --objective clip.
+Extensions have further arrays and axes (`config.extensions`, place `arrays`).
 """
 
 # ruff: noqa: RUF009 (shared returns a dataclasses.field, which is what a dataclass needs)
@@ -110,6 +110,8 @@ class Carry:
     episode_hash: np.ndarray = carried("i8", "N", "CRC-32 of the episode so far, to check a replay")
     episode_info: np.ndarray = carried("f8", "N I 2", "numbers of `info` of it so far (`EpisodeInfo.combined`)")
     snapshot: np.ndarray = carried("u1", "N snapshot", "snapshot of the environment")
+    held: np.ndarray = carried("f8", "X 4+A+Z+S", "the step that is held back (`sampling/idle_steps.py`)")
+    held_obs: tuple[np.ndarray, ...] = carried(PER_LEAF, "X", "the observation of this step")
     added: dict[str, np.ndarray] = _ADDED
 
 
@@ -241,7 +243,8 @@ def _group_fields(group: str, view: type, sizes: dict[str, int], leaves: tuple[L
         shape = tuple(_length(axis, sizes) for axis in declared["axes"].split())
         if dtype == PER_LEAF:
             for leaf in leaves:
-                yield Field(group, leaf.field, (*shape, *leaf.shape), np.dtype(leaf.dtype), phase)
+                path = leaf.field.replace("obs", name, 1)
+                yield Field(group, path, (*shape, *leaf.shape), np.dtype(leaf.dtype), phase)
         else:
             yield Field(group, name, shape, dtype, phase)
 
@@ -302,11 +305,10 @@ class SharedBuffers:
             offset += aligned(field.bytes)
         for group, view in GROUPS.items():
             arrays = self._arrays_of(group)
-            obs = tuple(array for name, array in arrays.items() if name.partition("/")[0] == "obs")
-            own = {field.name for field in dataclasses.fields(view)}
+            own = {field.name: field.metadata for field in dataclasses.fields(view)}
             parts: dict[str, Any] = {name: array for name, array in arrays.items() if name in own}
-            if "obs" in own:
-                parts["obs"] = obs
+            for leaves in (name for name, declared in own.items() if declared.get("dtype") == PER_LEAF):
+                parts[leaves] = tuple(array for name, array in arrays.items() if name.partition("/")[0] == leaves)
             if "added" in own:
                 parts["added"] = {name: arrays[name] for name in declared_arrays(view) if name not in own}
             setattr(self, group, view(**parts))

@@ -33,6 +33,7 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
         "P": parameters,
         "S": model.state_size,
         "Q": distribution.action_size if config.ratio == "per-dimension" else 1,
+        "Z": distribution.num_params,
         "O": distribution.num_params if config.objective != "clip" else 0,
         "E": len(config.own_eval_episodes),
         "options": 0 if config.env_schedule is None else MAX_OPTION_BYTES,

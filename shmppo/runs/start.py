@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from shmppo.config.checks import flag_with_value, require
 from shmppo.config.extensions import added
 from shmppo.config.train_config import ONLY_FOR_LEARNING, TrainConfig, stored_config
@@ -159,6 +161,8 @@ class Start:
         """
         if self.checkpoint is not None:
             carry = {field.name: field.shape for field in fields if field.group == "carry_even"}
+            for name in (name for name in carry if name.startswith("held")):  # missing in older checkpoints
+                self.checkpoint["carry"].setdefault(name, torch.zeros(*carry[name]))
             check_shapes("carry", self.checkpoint["carry"], carry)
             shapes = parameter_shapes(config, task.observation, task.distribution)
             learner = self.checkpoint["learner"]

@@ -25,7 +25,7 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.extension import used_extensions
-from shmppo.sampling.idle_steps import leave_out_idle_steps
+from shmppo.sampling.idle_steps import hold_back_steps, insert_held_steps, leave_out_idle_steps
 from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
@@ -64,15 +64,17 @@ class SequenceStarts:
     Attributes:
         next_step: earliest step at which a sequence may begin.
         acted: bool [T, own], with idle rows: whether each row was active at each step.
+        last_states: [own, S], with idle rows: recurrent states before the last step at which each row was active.
     """
 
-    def __init__(self, config: TrainConfig, count: int) -> None:
-        """count: number of environments."""
+    def __init__(self, config: TrainConfig, states: np.ndarray) -> None:
+        """states: recurrent states of the environments, [own, S]."""
+        count = len(states)
         self._config = config
         self._begin = np.zeros(count, np.int64)  # step at which the current sequence began
         self._next_slot = np.zeros(count, np.int64)  # slot of the next stored state
         self._steps = np.zeros(count, np.int64)  # with idle rows: the steps at which each row was active
-        self.acted = np.zeros((config.rollout_steps, count), bool)
+        self.acted, self.last_states = np.zeros((config.rollout_steps, count), bool), np.zeros_like(states)
         self.next_step = 0
 
     def reset(self) -> None:
@@ -84,7 +86,7 @@ class SequenceStarts:
 
     def update_active(self, t: int, active: Any, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
         """Update the rows that are active at step t. The steps of each row are counted without idle ones."""
-        self.acted[t] = active
+        self.acted[t], self.last_states[active] = active, states[active]
         self.update(self._steps, first, states, stored, active)
         self._steps += active
 
@@ -145,7 +147,7 @@ class Collector:
         self._rollout = own_columns(buffers.rollout, self._own)
         self._first = np.ones(count, bool)
         self._params = np.zeros((config.rollout_steps, count, task.distribution.num_params), np.float32)
-        self._sequences = SequenceStarts(config, count)
+        self._sequences = SequenceStarts(config, self._actor.states)
         self._extensions = used_extensions(config, task, buffers, envs, columns, progress[1:])
         self._normalized = task.observation.normalized_slices if config.normalize_obs else []
 
@@ -180,6 +182,7 @@ class Collector:
         lost = tuple(one.env_index for one, succeeded in zip(episodes, restored, strict=True) if not succeeded)
         for n in lost:  # before the first rollout of this collector, `_first` is True and the recurrent states are zero
             self._write_carry(carry, slice(n, n + 1))
+            carry.held[n : n + 1] = 0
         return lost
 
     def _to_restore(self, episode: EpisodeInProgress, carry: Carry) -> EpisodeToRestore:
@@ -269,6 +272,10 @@ class Collector:
         for extension in self._extensions:
             extension.begin_rollout(noise)
         self._sequences.reset()
+        if envs.active is not None:  # sequences may begin with a step that was held back
+            held, states = carry.held[own], carry.held[own, carry.held.shape[1] - self._actor.states.shape[1] :]
+            stored = self._rollout.sequence_state
+            self._sequences.update_active(0, held[:, 0] > 0, held[:, 1] > 0, states.astype(np.float32), stored)
 
     def _load_options(self) -> None:
         """Load the options of the episodes that begin in this iteration."""
@@ -310,7 +317,11 @@ class Collector:
         rollout.valid_steps[:] = valid_steps
         rollout.failed_starts[:], self._envs.failed_starts[:] = self._envs.failed_starts, 0
         if self._envs.active is not None:
-            leave_out_idle_steps(rollout, self._params, self._sequences.acted)
+            steps, carries = (rollout, self._params, self._sequences.acted), self._buffers.carries
+            insert_held_steps(*steps, carries[iteration % 2], self._own)
+            waits, states = ~(self._envs.active | self._first), self._sequences.last_states
+            hold_back_steps(*steps, states, waits, carries[(iteration + 1) % 2], self._own)
+            leave_out_idle_steps(*steps)
         for array in (rollout.reward, rollout.first, rollout.terminated, rollout.truncated):
             array[valid_steps:] = 0
         for extension in self._extensions:

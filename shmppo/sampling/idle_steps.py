@@ -4,7 +4,55 @@ from __future__ import annotations
 
 import numpy as np
 
-from shmppo.parallel.shared_buffers import Rollout
+from shmppo.parallel.shared_buffers import Carry, Rollout
+
+
+def insert_held_steps(rollout: Rollout, params: np.ndarray, acted: np.ndarray, carry: Carry, own: slice) -> None:
+    """Insert the steps that the rollout before has held back as step 0, at which their rows are idle.
+
+    Args:
+        carry: it contains the steps.
+        own: the own columns of the carry. For the other arguments, see `leave_out_idle_steps`.
+    """
+    held, actions = carry.held[own], rollout.actions.shape[2]
+    rows = held[:, 0] > 0
+    acted[0, rows] = True
+    for leaf, leaf_held in zip(rollout.obs, carry.held_obs, strict=True):
+        leaf[0, rows] = leaf_held[own][rows]
+    rollout.first[0, rows], rollout.value[0, rows] = held[rows, 1], held[rows, 2]
+    rollout.reward[0, rows] += held[rows, 3]
+    rollout.actions[0, rows] = held[rows, 4 : 4 + actions]
+    params[0, rows] = held[rows, 4 + actions :][:, : params.shape[2]]
+
+
+def hold_back_steps(
+    rollout: Rollout,
+    params: np.ndarray,
+    acted: np.ndarray,
+    states: np.ndarray,
+    waits: np.ndarray,
+    carry: Carry,
+    own: slice,
+) -> None:
+    """Move the last step of each row that waits for its next one into the carry.
+
+    The rewards until the row acts again or its episode ends belong to this step, so the next rollout continues it.
+
+    Args:
+        states: [own, S], recurrent states before the last step of each row.
+        waits: bool [own], whether a row is idle after the rollout while its episode goes on.
+        carry: written. For the other arguments, see `insert_held_steps`.
+    """
+    held = carry.held[own]
+    held[:] = 0
+    for n in np.flatnonzero(waits & acted.any(axis=0)).tolist():
+        t = int(np.flatnonzero(acted[:, n])[-1])
+        numbers = 1, rollout.first[t, n], rollout.value[t, n], rollout.reward[t:, n].sum()
+        held[n] = np.concatenate([numbers, rollout.actions[t, n], params[t, n], states[n]])
+        for leaf, leaf_held in zip(rollout.obs, carry.held_obs, strict=True):
+            leaf_held[own][n] = leaf[t, n]
+        acted[t, n], rollout.reward[t:, n] = False, 0
+        rollout.bootstrap[-1, n] = rollout.value[t, n]  # if the step before it belongs to the same episode
 
 
 def leave_out_idle_steps(rollout: Rollout, params: np.ndarray, acted: np.ndarray) -> None:
@@ -12,8 +60,8 @@ def leave_out_idle_steps(rollout: Rollout, params: np.ndarray, acted: np.ndarray
 
     The reward of such a step is the sum of the rewards until the row acts again or its episode ends. The step ends an
     episode if one ends before the row acts again. If an episode goes on at the end of the rollout, the last step is
-    bootstrapped with the value of what the column sees then. Rewards before the first step of a row are left out: they
-    belong to the rollout before.
+    bootstrapped with the value of what the column sees then, or with that of the step that is held back. Rewards before
+    the first step of a row are those after the end of an episode, and are left out.
 
     Args:
         rollout: the own columns. `joint_actions`, `joint_end`, and what is recorded of ended episodes stay in place.

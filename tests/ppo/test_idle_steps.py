@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
-from shmppo.sampling.idle_steps import leave_out_idle_steps
+from shmppo.sampling.idle_steps import insert_held_steps, leave_out_idle_steps
 
 AGENTS = ("walker_0", "walker_1", "walker_2")
 CROWD = dataclasses.replace(
@@ -112,7 +113,11 @@ def test_gradients_are_those_of_a_reference_without_idle_steps(core: Any, kernel
     buffers, learner, pool = sampled(config, rollouts=2)
     advantages = planned(buffers, learner)
     old_model = in_float64(learner.model)
-    reference = Reference(config, raw, old_model, buffers.carries[1].state)
+    carry, size = buffers.carries[1], learner.model.state_size
+    is_held = carry.held[:, :1] > 0  # the row begins with the step that the first rollout has held back
+    assert is_held.any()
+    start = np.where(is_held, carry.held[:, carry.held.shape[1] - size :], carry.state)
+    reference = Reference(config, raw, old_model, start)
     valid = buffers.rollout.valid_steps
     assert valid.tolist() == reference.steps
     assert 0 < valid.min() < valid.max() < config.rollout_steps
@@ -162,6 +167,62 @@ def used_rows(buffers: SharedBuffers) -> list[int]:
     plan = buffers.minibatches
     rows: list[int] = plan.sequences[: plan.bounds[0, -1, -1], 1].tolist()
     return rows
+
+
+@pytest.mark.parametrize(
+    ("env", "agents", "masks"),
+    [("agent_environments:Crowd", AGENTS, False), ("agent_environments:Nim", ("one", "two"), True)],
+)
+def test_rewards_while_a_row_waits_belong_to_its_last_step_in_any_rollout(
+    env: str, agents: tuple[str, ...], masks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together, short rollouts contain the steps and rewards of one long rollout, except what is held back at last."""
+    from shmppo.sampling import collector
+
+    played: list[tuple[Rollout, np.ndarray]] = []
+    learned: list[Rollout] = []
+
+    def insert(rollout: Rollout, params: np.ndarray, acted: np.ndarray, *carry: Any) -> None:
+        played.append((copy.deepcopy(rollout), acted.copy()))
+        insert_held_steps(rollout, params, acted, *carry)
+
+    def leave_out(rollout: Rollout, params: np.ndarray, acted: np.ndarray) -> None:
+        leave_out_idle_steps(rollout, params, acted)
+        learned.append(copy.deepcopy(rollout))
+
+    monkeypatch.setattr(collector, "insert_held_steps", insert)
+    monkeypatch.setattr(collector, "leave_out_idle_steps", leave_out)
+    config = dataclasses.replace(CROWD, env=env, agents=agents, action_masks=masks, rollout_steps=3)
+    buffers, *_ = sampled(config, rollouts=40)
+    acted = np.concatenate([acted for _, acted in played])
+    names = ("obs", "actions", "value", "first", "reward", "terminated", "truncated")
+    late = 0
+    for n in range(config.rows):
+        wanted = {name: np.concatenate([leaf(rollout, name)[:, n] for rollout, _ in played]) for name in names}
+        ended = np.flatnonzero(wanted["terminated"] | wanted["truncated"])
+        steps = np.flatnonzero(acted[:, n])
+        for t, following in zip(steps, [*steps[1:], len(acted)], strict=True):
+            until = min([following - 1, *ended[ended >= t]])
+            late += any(wanted["reward"][t - t % 3 + 3 : until + 1])  # a reward of a later rollout
+            for name in ("reward", "terminated", "truncated"):
+                wanted[name][t] = wanted[name][t : until + 1].sum()
+        for name in names:
+            found = np.concatenate([leaf(rollout, name)[: rollout.valid_steps[n], n] for rollout in learned])
+            expected = wanted[name][steps]
+            if buffers.carries[0].held[n, 0]:
+                expected = expected[:-1]
+            np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
+        for rollout, later in itertools.pairwise(learned):
+            count = rollout.valid_steps[n]
+            goes_on = count and not rollout.terminated[count - 1, n] | rollout.truncated[count - 1, n]
+            if goes_on and later.valid_steps[n] and rollout.bootstrap[count - 1, n] != later.value[0, n]:
+                assert acted[3 * learned.index(later), n], "the value of the step that is held back follows"
+    assert late > 10
+
+
+def leaf(rollout: Rollout, name: str) -> np.ndarray:
+    """An array of a rollout, for "obs" the first leaf."""
+    return rollout.obs[0] if name == "obs" else getattr(rollout, name)  # type: ignore[no-any-return]
 
 
 def test_what_follows_the_end_of_an_episode_does_not_belong_to_its_last_action() -> None:
