@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -31,6 +32,8 @@ class Faulty(Counter):
                 os._exit(3)
             if self.how == "hang":
                 time.sleep(1000)
+            if self.how == "block":
+                sum(itertools.repeat(0))  # it keeps the lock of the interpreter
             if self.how == "shape":
                 return np.zeros(3), 0.0, False, False, {}
             if self.how == "four":
@@ -191,5 +194,5 @@ for _how in ("raise", "nan"):
 for _how in ("raise", "nan", "reward", "flag", "exit", "interrupt"):
     gymnasium.register(f"FailsSometimes-{_how}-v0", entry_point=FailsSometimes, kwargs={"how": _how})
 gymnasium.register("FaultyStream-v0", entry_point=FaultyStream)
-for _how in ("raise", "exit", "hang", "shape", "four", "reward", "nan", "infinite", "huge"):
+for _how in ("raise", "exit", "hang", "block", "shape", "four", "reward", "nan", "infinite", "huge"):
     gymnasium.register(f"Faulty-{_how}-v0", entry_point=Faulty, kwargs={"how": _how})

@@ -21,15 +21,21 @@ PRELOAD = ["shmppo.lockstep.forked_children", "shmppo.lockstep.worker", "shmppo.
 `forked_children` is in the list because it changes the fork server, and `shmppo.runs.launch` because each worker
 imports the main module again, which usually imports it."""
 
+STACK_SIGNAL = signal.SIGUSR2
+"""A worker that gets this signal writes its stack to the log file, even if an environment never returns."""
+HANG_SIGNAL = signal.SIGVTALRM
+"""A worker that gets this signal in a call of an environment raises a TimeoutError there."""
+
 
 def start_fork_server() -> None:
     """Start the fork server, which imports PRELOAD while this process continues. Safe to call again.
 
     Terminals and cluster schedulers send signals to every process of a job. The fork server inherits the dispositions
-    of this process, so it ignores STOP_SIGNALS. Its children restore that of SIGTERM.
+    of this process, so it ignores STOP_SIGNALS. Its children restore that of SIGTERM, and handle the two signals of the
+    learner after they have imported the main module.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    with handled(STOP_SIGNALS, signal.SIG_IGN), numpy_inherited():
+    with handled((*STOP_SIGNALS, STACK_SIGNAL, HANG_SIGNAL), signal.SIG_IGN), numpy_inherited():
         forkserver.ensure_running()
 
 

@@ -16,13 +16,15 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
+from shmppo.envs.vector_env import EnvHandle, Progress, VectorEnv
 from shmppo.errors import open_standard_streams
-from shmppo.lockstep.fork_server import children_of, end_with_fork_server, kill
+from shmppo.lockstep.fork_server import HANG_SIGNAL, STACK_SIGNAL, children_of, end_with_fork_server, kill
 from shmppo.lockstep.mailbox import Failed, PipeQueue, Ready, WorkerMailbox
 from shmppo.lockstep.share import Part, Share
 from shmppo.models.actor_critic import build_model, move_parameters
@@ -33,9 +35,6 @@ from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import FAILURES
-
-STACK_SIGNAL = signal.SIGUSR2
-"""A worker that gets this signal writes its stack to the log file, even if an environment never returns."""
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +78,7 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, envi
     open_standard_streams()
     with numeric_modes(), log_to(setup.log_file), open_file(setup.log_file, "a") as stack:
         faulthandler.register(STACK_SIGNAL, stack, all_threads=False)
+        signal.signal(HANG_SIGNAL, _interrupt_environment)
         try:
             _serve(setup, commands, reports)
         except FAILURES as error:
@@ -88,6 +88,15 @@ def run_worker(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue, envi
             reports.put(Failed.of(error))
             kill(children_of(os.getpid()))  # what its environments have started, such as simulators
             sys.exit(1)
+
+
+def _interrupt_environment(number: int, frame: FrameType | None) -> None:
+    """Handle HANG_SIGNAL: raise a TimeoutError in the call of an environment, which then is its failure."""
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), (EnvHandle, VectorEnv)):
+            Progress.counter += 1  # another environment may hang next
+            raise TimeoutError("no result in time; if the environment is that slow, raise --worker-timeout")
+        frame = frame.f_back
 
 
 def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:

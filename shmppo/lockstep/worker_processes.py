@@ -24,10 +24,10 @@ from shmppo.config.checks import require
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError, ShmppoError, WorkerError
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.fork_server import kill_group, kill_with_children, start_fork_server
+from shmppo.lockstep.fork_server import HANG_SIGNAL, STACK_SIGNAL, kill_group, kill_with_children, start_fork_server
 from shmppo.lockstep.mailbox import BLOCK_SECONDS, Failed, LearnerMailbox, PipeQueue, Ready, Stop, WakeUp
 from shmppo.lockstep.pool import UPDATE_COMMANDS, Command, Evaluate, StepOptimizer
-from shmppo.lockstep.worker import STACK_SIGNAL, WorkerSetup, run_worker
+from shmppo.lockstep.worker import WorkerSetup, run_worker
 from shmppo.parallel.spin import SpinWait
 from shmppo.utils.user_code import main_is_importable
 
@@ -88,10 +88,10 @@ class WorkerProcess:
         self.process.start()
         self.handles = [self.reports.reader, self.process.sentinel]
 
-    def write_stack(self) -> None:
-        """Let a process without progress write its stack to the log file, unless it is starting or suspended."""
+    def send(self, number: int) -> None:
+        """Send a signal to the process, and give it a moment to handle it."""
         with suppress(ProcessLookupError):  # it has just ended
-            os.kill(self.process.pid, STACK_SIGNAL)
+            os.kill(self.process.pid, number)
             time.sleep(0.1)
 
     def end(self, deadline: float) -> None:
@@ -114,6 +114,7 @@ class WorkerProcesses:
 
     Attributes:
         restarts: number of workers that were replaced so far.
+        hangs: number of times that a worker without progress has given up the call of an environment.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class WorkerProcesses:
         Raises:
             OSError: if the system cannot start as many processes.
         """
-        self.restarts = 0
+        self.restarts = self.hangs = 0
         self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
         self._config, self._spins = setups[0].config, setups[0].spins
         self._start_seconds = max(MIN_START_SECONDS, self._config.worker_timeout)
@@ -285,10 +286,22 @@ class WorkerProcesses:
                 yield index, report
             if reported:  # the caller may have taken long, so look for the reports of the others first
                 continue
-            for worker, error in detector.stalled(list(waiting.values())):
-                del waiting[worker.index]
-                worker.write_stack()
-                yield worker.index, error
+            hanging, stalled = detector.look([*waiting])
+            for w in hanging:
+                log.warning("worker %d has made no progress for %g s", w, timeout)
+                self.hangs += 1
+                waiting[w].send(HANG_SIGNAL)
+            for w in stalled:
+                self.hangs -= 1  # it has not given up
+                worker = waiting.pop(w)
+                worker.send(STACK_SIGNAL)
+                yield (
+                    w,
+                    WorkerError(
+                        f"worker {w} (pid {worker.process.pid}) has made no progress for {timeout:g} s; run.log may show "
+                        "where it is; if its environment is that slow, raise --worker-timeout"
+                    ),
+                )
 
     def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
         """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
@@ -349,9 +362,10 @@ def _exit_reason(exitcode: int | None) -> str:
 
 
 class StallDetector:
-    """Finds the stalled ones among the workers that the learner waits for.
+    """Finds those without progress among the workers that the learner waits for.
 
-    A worker is stalled if its row of `Control.progress` has not changed for `timeout` seconds.
+    A worker hangs if its row of `Control.progress` has not changed for `timeout` seconds, so it has to give up the call
+    of its environment. If that does not help within another `interval`, it is stalled.
     """
 
     def __init__(self, progress: np.ndarray, timeout: float, interval: float) -> None:
@@ -367,20 +381,12 @@ class StallDetector:
         self._looked_at = time.monotonic()
         self._unchanged = np.zeros(len(progress))  # [W], seconds without progress
 
-    def stalled(self, workers: list[WorkerProcess]) -> list[tuple[WorkerProcess, WorkerError]]:
-        """Return the stalled ones of `workers`, each with its failure."""
+    def look(self, workers: list[int]) -> tuple[list[int], list[int]]:
+        """Return those of `workers` that hang since the last call, and those that are stalled."""
         now, latest = time.monotonic(), self._progress.copy()
-        elapsed = min(now - self._looked_at, self._interval)
-        self._unchanged = np.where((latest != self._seen).any(axis=1), 0.0, self._unchanged + elapsed)
+        elapsed, before = min(now - self._looked_at, self._interval), self._unchanged
+        self._unchanged = np.where((latest != self._seen).any(axis=1), 0.0, before + elapsed)
         self._looked_at, self._seen = now, latest
-        return [
-            (
-                worker,
-                WorkerError(
-                    f"worker {worker.index} (pid {worker.process.pid}) has made no progress for {self._timeout:g} s; "
-                    "run.log may show where it is; if its environment is that slow, raise --worker-timeout"
-                ),
-            )
-            for worker in workers
-            if self._unchanged[worker.index] >= self._timeout
-        ]
+        hanging = (before < self._timeout) & (self._unchanged >= self._timeout)
+        stalled = self._unchanged >= self._timeout + self._interval
+        return [w for w in workers if hanging[w]], [w for w in workers if stalled[w]]

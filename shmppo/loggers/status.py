@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shmppo.config.info_keys import PREFIX
 from shmppo.config.train_config import TrainConfig
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 HISTORY = 500
 """Iterations that the sparkline of returns covers."""
+QUIET_SECONDS = 10
+"""After so many seconds without progress, the display names the worker."""
 
 
 @dataclass
@@ -53,6 +57,8 @@ class RunStatus:
     history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     """Mean returns of the latest iterations."""
     _since: float = field(default_factory=time.monotonic)
+    _progress: np.ndarray | None = None
+    _changed: Any = 0.0
 
     def add(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int) -> None:
         """Record a finished iteration."""
@@ -80,7 +86,20 @@ class RunStatus:
             return "finished"
         if int(self.control.finished_rollouts.min()) > self.iteration:
             return "updating the weights"
-        return f"sampling {self.sampled:,} of {config.rank_steps:,} steps"
+        return f"sampling {self.sampled:,} of {config.rank_steps:,} steps{self._delay}"
+
+    @property
+    def _delay(self) -> str:
+        """The end of the sentence that names the worker without progress, if there is one."""
+        now, progress = time.monotonic(), self.control.progress.copy()
+        before = self._progress if self._progress is not None else progress + 1
+        self._progress, self._changed = progress, np.where((progress != before).any(axis=1), now, self._changed)
+        samples = progress[:, 0] < (self.iteration + 1) * self.config.rollout_steps
+        w = int(np.where(samples, self._changed, now).argmin())
+        seconds = now - self._changed[w]
+        return (
+            f", worker {w} has made no progress for {seconds:.0f} s" if seconds > QUIET_SECONDS and samples[w] else ""
+        )
 
     @property
     def stopping(self) -> str | None:

@@ -227,6 +227,10 @@ class Session:
         For the errors, see `Pool`.
         """
         self._carry_out(lambda: self.pool.execute(command), lambda: self.pool.execute(command))
+        if self.pool.hangs:
+            self.state.mark_inexact("an environment gave no result within --worker-timeout")
+        if self.pool.restarts:
+            self.outputs.warn("a worker failed and was replaced; run.log has the reason")
 
     def _carry_out(self, act: Callable[[], None], again: Callable[[], None]) -> None:
         """Let environments act, see `execute`.

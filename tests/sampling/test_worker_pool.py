@@ -18,7 +18,7 @@ from environments import Counter
 from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import WorkerError
+from shmppo.errors import EnvError, WorkerError
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients, Evaluate, ReduceGradients, StepOptimizer
 from shmppo.runs.launch import train
 from shmppo.utils.phase_timer import PHASES
@@ -92,7 +92,9 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
     )  # fmt: skip
     with (
         running_pool(config, tmp_path / "run.log") as (_, _, pool),
-        pytest.raises(WorkerError, match=r"worker \d \(pid \d+\) has made no progress for 1 s"),
+        pytest.raises(
+            EnvError, match=r"step raised TimeoutError\('no result in time; .*\(episode [0-9]+, after [0-9]+ steps\)"
+        ),
     ):
         pool.execute(Collect(0))
 

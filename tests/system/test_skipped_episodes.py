@@ -61,3 +61,13 @@ def test_evaluations_skip_failing_episodes_as_the_run_does(tmp_path: Path) -> No
     strict = dataclasses.replace(config, skip_bad_episodes=False, env="faulty_environments:Counter")
     train(dataclasses.replace(strict, run_dir=str(tmp_path / "strict")))
     assert evaluate(tmp_path / "strict", episodes=3, trust=("faulty_environments",)).failed == 0
+
+
+def test_an_environment_that_gives_no_result_fails_as_one_that_raises(tmp_path: Path) -> None:
+    kwargs = {"how": "hang", "at": 150}
+    config = dataclasses.replace(BASE, env="faulty_environments:Faulty", env_kwargs=kwargs, workers=2, num_envs=2)
+    config = dataclasses.replace(config, skip_bad_episodes=True, worker_timeout=1.0, run_dir=str(tmp_path / "run"))
+    summary = train(config)
+    assert (summary["failed_episodes"], summary["worker_restarts"], summary["exact"]) == (4, 0, False)
+    assert summary["inexact_reasons"] == ["an environment gave no result within --worker-timeout"]
+    assert "step raised TimeoutError('no result in time;" in (tmp_path / "run" / "run.log").read_text()
