@@ -295,13 +295,11 @@ class WorkerProcesses:
                 self.hangs -= 1  # it has not given up
                 worker = waiting.pop(w)
                 worker.send(STACK_SIGNAL)
-                yield (
-                    w,
-                    WorkerError(
-                        f"worker {w} (pid {worker.process.pid}) has made no progress for {timeout:g} s; run.log may show "
-                        "where it is; if its environment is that slow, raise --worker-timeout"
-                    ),
+                error = WorkerError(
+                    f"worker {w} (pid {worker.process.pid}) has made no progress for {timeout:g} s; run.log may show "
+                    "where it is; if its environment is that slow, raise --worker-timeout"
                 )
+                yield w, error
 
     def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
         """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
