@@ -161,9 +161,11 @@ class Start:
         """
         if self.checkpoint is not None:
             carry = {field.name: field.shape for field in fields if field.group == "carry_even"}
-            for name in (name for name in carry if name.startswith("held")):  # missing in older checkpoints
-                self.checkpoint["carry"].setdefault(name, torch.zeros(*carry[name]))
-            check_shapes("carry", self.checkpoint["carry"], carry)
+            held = {name: carry.pop(name) for name in [*carry] if name.startswith("held")}  # follows from others
+            stored = {name: array for name, array in self.checkpoint["carry"].items() if name not in held}
+            check_shapes("carry", stored, carry)
+            missing = {name: torch.zeros(*shape) for name, shape in held.items()}  # older checkpoints have none
+            self.checkpoint["carry"] = missing | self.checkpoint["carry"]
             shapes = parameter_shapes(config, task.observation, task.distribution)
             learner = self.checkpoint["learner"]
             check_learner(learner, shapes, task.observation.normalized_size)

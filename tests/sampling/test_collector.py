@@ -143,7 +143,7 @@ STARTS: list[tuple[list[int], list[int], list[int]]] = [
 def test_sequence_starts_by_hand(episodes: list[int], stored_at: list[int], updated_at: list[int]) -> None:
     config = dataclasses.replace(CONFIG, num_envs=1, workers=0, rollout_steps=10, grad_shards=1)
     assert config.state_slots == 3
-    starts = SequenceStarts(config, 1)
+    starts = SequenceStarts(config, np.zeros((1, 1), np.float32))
     for _ in range(2):  # the second rollout does not depend on the first
         starts.reset()
         stored, updates = np.full((3, 1, 1), -1.0, np.float32), []
@@ -160,7 +160,7 @@ def test_sequence_starts_by_hand(episodes: list[int], stored_at: list[int], upda
 def test_sequence_starts_of_two_environments_by_hand() -> None:
     """L = 4. Environment 0 continues an episode, and one begins at 6; in environment 1 episodes begin at 0 and 9."""
     config = dataclasses.replace(CONFIG, num_envs=2, rollout_steps=10, grad_shards=1)
-    starts, stored = SequenceStarts(config, 2), np.full((3, 2, 1), -1.0, np.float32)
+    starts, stored = SequenceStarts(config, np.zeros((2, 1), np.float32)), np.full((3, 2, 1), -1.0, np.float32)
     first = np.zeros((10, 2), bool)
     first[6, 0] = first[[0, 9], 1] = True
     starts.reset()
@@ -175,7 +175,7 @@ def test_sequence_starts_of_two_environments_by_hand() -> None:
 
 def test_without_a_recurrent_core_no_state_is_stored() -> None:
     config = dataclasses.replace(CONFIG, core="none", num_envs=2, rollout_steps=10)
-    starts, stored = SequenceStarts(config, 2), np.full((10, 2, 0), -1.0, np.float32)
+    starts, stored = SequenceStarts(config, np.zeros((2, 0), np.float32)), np.full((10, 2, 0), -1.0, np.float32)
     starts.reset()
     for t in range(10):
         assert starts.next_step == t  # every step is a sequence
