@@ -39,6 +39,17 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
 
 
+def _forget_fork_server() -> None:
+    """Let a process that this one has forked start a fork server of its own."""
+    server: Any = vars(forkserver)["_forkserver"]
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server.__init__()
+
+
+os.register_at_fork(after_in_child=_forget_fork_server)
+
+
 def kill_fork_server() -> None:
     """End the fork server at once, even while it imports modules. Call this when no worker is left."""
     server: Any = vars(forkserver)["_forkserver"]

@@ -41,7 +41,7 @@ from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
 from shmppo.utils.portable import check_torch
-from shmppo.utils.torch_utils import numeric_modes
+from shmppo.utils.torch_utils import numeric_modes, set_numeric_modes
 from shmppo.utils.user_code import is_importing_main
 
 RANK_TIMEOUT = 300.0
@@ -141,6 +141,7 @@ def _run(
         records: log records from before this call, for the log file.
     """
     with ExitStack() as stack:
+        stack.enter_context(numeric_modes())
         with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
             check_device(config.device)
             if config.portable:
@@ -171,7 +172,7 @@ def _run(
                     extension.save(run_dir)
         with config_error_if_unwritable(run_dir):
             stack.enter_context(log_to(run_dir / LOG, [*records, *check_records]))
-        stack.enter_context(numeric_modes())
+        set_numeric_modes()  # the code of an environment may have changed them
         stack.enter_context(memory_errors(f", and continue with {resume_command(run_dir)}"))
         session = stack.enter_context(
             Session(config, task, buffers, run_dir, start, loggers, process_group, make_learner)

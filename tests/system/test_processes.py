@@ -271,3 +271,29 @@ def test_a_process_that_an_environment_forks_and_that_raises_does_not_end_the_ru
     kwargs: dict[str, Any] = {"env": "environments:Forks", "workers": 1, "check_determinism": 0}
     assert train(dataclasses.replace(SIX_ITERATIONS, run_dir=str(tmp_path / "run"), **kwargs))["iterations"] == 6
     assert "only the forked process raises" in (tmp_path / "run" / "run.log").read_text()
+
+
+FORKS = """
+import os, sys
+from shmppo import TrainConfig, train
+
+def weights(run_dir):
+    config = TrainConfig(env="CartPole-v1", workers=1, num_envs=4, rollout_steps=32, minibatches=2, total_steps=256,
+                         quiet=True, run_dir=os.path.join(sys.argv[1], run_dir))
+    return train(config)["weights_sha256"]
+
+if __name__ == "__main__":
+    expected = weights("parent")
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if weights("child") == expected else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert weights("again") == expected
+"""
+
+
+@pytest.mark.long
+def test_a_forked_process_trains_after_its_parent_has(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(FORKS)
+    subprocess.run([sys.executable, tmp_path / "forks.py", tmp_path], timeout=100, check=True)
+    assert not remaining_processes()
