@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-import inspect
 import logging
 import math
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from shmppo.config.checks import require
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import tracker_name
 from shmppo.utils.files import complete_rows, open_file, read_file
-from shmppo.utils.user_code import accepts
+from shmppo.utils.user_code import accepts, parameters_of
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ Row = dict[str, float]
 of a run is a row of its own, with iteration and env_steps."""
 
 Callback = Callable[[Row], "bool | None"] | Callable[[Row, Any], "bool | None"]
-"""Called with the metrics of each iteration. It also gets a `shmppo.runs.handle.RunHandle` if its second parameter is
-named run or has no default.
+"""Called with the metrics of each iteration. It also gets a `shmppo.runs.handle.RunHandle` if it has a parameter named
+run, or if its second parameter has no default.
 
 If it returns True, the run ends after this iteration, with a checkpoint and a summary. The first Ctrl-C does the same.
 If it raises, the run ends at once, and the caller of `train` gets the exception."""
@@ -58,12 +58,20 @@ class Logger(Protocol):
         """Called once at the end, with the content of summary.json, or with None if the run failed."""
 
 
-def _takes_run(callback: Callable[..., Any]) -> bool:
-    """Whether a callback gets the run: if its second parameter is named run or has no default of its own."""
-    if not accepts(callback, {}, None):
-        return False
-    second = list(inspect.signature(callback).parameters.values())[1:2]
-    return all(one.name == "run" or one.default is one.empty for one in second)
+def _with_run(callback: Any) -> Callable[[Row, Any], bool | None]:
+    """Return a callback as a function of (row, run). Raises ConfigError if it cannot be called so."""
+    if callback is None:
+        return lambda row, run: None
+    if "run" in parameters_of(callback) and accepts(functools.partial(callback, run=None), {}):
+        return lambda row, run: callback(row, run=run)
+    second = list(parameters_of(callback).values())[1:2]
+    if accepts(callback, {}, None) and all(one.default is one.empty for one in second):
+        return cast("Callable[[Row, Any], bool | None]", callback)
+    require(
+        callable(callback) and accepts(callback, {}),
+        "`callback` must be a function of (row) or (row, run); to use several, call them in one function",
+    )
+    return lambda row, run: callback(row)
 
 
 class LoggerList:
@@ -71,12 +79,7 @@ class LoggerList:
 
     def __init__(self, callback: Callback | None = None, loggers: Sequence[Logger] = ()) -> None:
         """Check the callback. Raises ConfigError if it cannot be called with (row) or (row, run)."""
-        self._callback: Callable[..., bool | None] | None = callback
-        self._takes_run = callable(callback) and _takes_run(callback)
-        require(
-            callback is None or self._takes_run or (callable(callback) and accepts(callback, {})),
-            "`callback` must be a function of (row) or (row, run); to use several, call them in one function",
-        )
+        self._callback = _with_run(callback)
         self._loggers = list(loggers)
         self._running = False
 
@@ -91,8 +94,7 @@ class LoggerList:
 
     def asks_to_stop(self, row: Row, run: object) -> bool:
         """Call the callback with the metrics of an iteration; returns whether it asks to end the run."""
-        arguments = (dict(row), run) if self._takes_run else (dict(row),)
-        return self._callback is not None and bool(self._callback(*arguments))
+        return bool(self._callback(dict(row), run))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
         """Call `finish` of all loggers, if they have started and not finished. summary: None if the run has failed."""

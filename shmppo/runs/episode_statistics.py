@@ -15,6 +15,9 @@ from shmppo.lockstep.action_log import episode_ends
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout
 
+MIN_EPISODES = 20
+"""After so many episodes without a key of --info-keys, a warning names it."""
+
 
 class EpisodeStatistics:
     """Returns, lengths, and numbers of `info` of the last 100 finished episodes.
@@ -82,8 +85,13 @@ class EpisodeStatistics:
 
     @property
     def misleading(self) -> list[str]:
-        """Sentences about metrics of success that some of these episodes have, but not most of them."""
+        """Sentences about keys that no episode has had, and metrics of success that most of these episodes lack."""
+        absent = [key for key in self.keys if key.named and key.metric not in self.seen]
         return [
+            f"{key.metric}: no episode has had this key so far; correct --info-keys if it is misspelled"
+            for key in absent
+            if len(self.last) >= MIN_EPISODES
+        ] + [
             f"{key.metric} is the mean of only those episodes that have it; set it in every episode, also to 0"
             for k, key in enumerate(self.keys, start=2)
             if key.metric.endswith("success")

@@ -66,15 +66,17 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int, trust: Tru
 
 
 def summary_table(runs: Sequence[RunProcess]) -> Group:
-    """Return a table with a row per run and a row of means, followed by an empty line."""
+    """Return a table with a row per run and a row of means over the finished runs, followed by an empty line."""
     start = {"iteration": "0", "env_steps": "0", "return_mean_100": "nan"}
     last = [start | (run.rows("eval.csv") or [{}])[-1] | (run.rows() or [start])[-1] for run in runs]
     known = dict.fromkeys(name for row in last for name in row)
     metrics = [name for name in known if name in ("return_mean_100", "eval/return") or name.endswith("success")]
-    columns = [Column("seed", footer="mean"), Column("iterations"), Column("steps")]
+    finished = [row for run, row in zip(runs, last, strict=True) if run.finished]
+    footer = "mean" if len(finished) == len(runs) else f"mean of {len(finished)}"
+    columns = [Column("seed", footer=footer), Column("iterations"), Column("steps")]
     for name in metrics:
         title = escape(printable("return" if name == "return_mean_100" else name.replace(PREFIX, "")))
-        mean = number(fmean(float(row.get(name, "nan")) for row in last))
+        mean = number(fmean(float(row.get(name, "nan")) for row in finished)) if finished else ""
         columns.append(Column(title, mean, overflow="fold"))  # a narrow terminal breaks the name, and hides nothing
     table = Table(*columns, Column("weights", no_wrap=True), box=None, header_style="", show_footer=True)
     for run, row in zip(runs, last, strict=True):

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -57,11 +57,11 @@ def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
     return True
 
 
-def parameters_of(function: Callable[..., Any]) -> Collection[str]:
-    """Return the names of the parameters of a function. Empty if they are not known."""
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function by name. Empty if they are not known."""
     with contextlib.suppress(TypeError, ValueError):
         return inspect.signature(function).parameters
-    return ()
+    return {}
 
 
 def main_is_importable() -> bool:

@@ -49,6 +49,18 @@ def test_the_activity_follows_the_counters_of_the_workers() -> None:
     assert status.activity == "finished"
 
 
+def test_the_activity_names_a_worker_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    status = new_status()
+    status.timer = PhaseTimer()
+    seen = []
+    for clock.now, steps in ((100.0, (3, 1)), (104.0, (3, 2)), (111.0, (3, 3)), (115.0, (4, 3)), (130.0, (16, 3))):
+        status.control.progress[:, 0] = steps
+        seen.append(status.activity.partition(", ")[2])
+    assert seen == ["", "", "worker 0 has made no progress for 11 s", "", "worker 1 has made no progress for 19 s"]
+
+
 def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> None:
     status = new_status()
     status.timer = PhaseTimer()

@@ -171,14 +171,15 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_starts(
         (lambda row, other: other, "run"),
         (lambda *arguments: len(arguments) == 2, True),
         (lambda row, *, limit=1: limit, 1),
+        (lambda row, *, run=None: run, "run"),
     ],
 )
 def test_a_callback_gets_the_run_unless_its_second_parameter_has_a_default(callback: Any, expected: Any) -> None:
     got: list[Any] = []
 
     @functools.wraps(callback)
-    def recorded(*arguments: Any) -> None:
-        got.append(callback(*arguments))
+    def recorded(*arguments: Any, **named: Any) -> None:
+        got.append(callback(*arguments, **named))
 
     LoggerList(callback=recorded).asks_to_stop({}, "run")
     assert got == [expected]

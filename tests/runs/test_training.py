@@ -40,8 +40,18 @@ def test_a_resume_keeps_the_names_of_metrics_that_recent_episodes_lack() -> None
 @pytest.mark.parametrize(("known", "misleading"), [(0, False), (1, True), (49, True), (50, False), (100, False)])
 def test_a_success_that_few_episodes_have_is_named(known: int, misleading: bool) -> None:
     statistics, nan = EpisodeStatistics(parse_info_keys(("level",))), float("nan")
-    statistics.add([[1.0, 5.0, nan, nan, 1.0 if i < known else nan] for i in range(100)])
+    statistics.add([[1.0, 5.0, 3.0, nan, 1.0 if i < known else nan] for i in range(100)])
     assert [text.split()[0] for text in statistics.misleading] == [statistics.keys[2].metric] * misleading
+
+
+def test_a_key_that_no_episode_has_is_named() -> None:
+    statistics, nan = EpisodeStatistics(parse_info_keys(("levle", "level"))), float("nan")
+    statistics.add([[1.0, 5.0, nan, nan, nan, nan]] * 19)
+    assert not statistics.misleading
+    statistics.add([[1.0, 5.0, nan, 2.0, nan, nan]])
+    statistics.add([[1.0, 5.0, nan, nan, nan, nan]] * 100)
+    (text,) = statistics.misleading
+    assert text == "info/levle: no episode has had this key so far; correct --info-keys if it is misspelled"
 
 
 def test_a_warning_is_shown_and_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

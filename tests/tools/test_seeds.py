@@ -15,13 +15,15 @@ import psutil
 import pytest
 from conftest import summary_of
 from public_helpers import NO_CHECK, csv_rows, exit_code, slow_after, wait_for_rows
+from rich.console import Console
 
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.runs.launch import train
 from shmppo.storage.run_directory import MetricsFile, locked
-from shmppo.tools.seeds import train_seeds
+from shmppo.tools.run_process import RunProcess
+from shmppo.tools.seeds import summary_table, train_seeds
 from shmppo.train import main
 from shmppo.utils.files import write_json
 
@@ -66,6 +68,20 @@ def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(
         assert float(row[4]) == pytest.approx(evaluation["eval/return"], rel=1e-2)
         assert summary["weights_sha256"].startswith(row[5])
     assert float(rows[3][1]) == pytest.approx(sum(summary["return_mean_100"] for summary in alone) / 2, rel=1e-2)
+
+
+def test_the_row_of_means_has_only_finished_runs(tmp_path: Path) -> None:
+    runs = []
+    for seed, last in ((1, None), (2, 2)):
+        config = replace(SMALL, seed=seed, quiet=True, workers=0)
+        train(replace(config, stop_at_iteration=last, run_dir=str(tmp_path / f"run-s{seed}")))
+        runs.append(RunProcess(config, tmp_path / f"run-s{seed}"))
+    console = Console(width=200)
+    with console.capture() as printed:
+        console.print(summary_table(runs))
+    *_, first, second, mean = [line.split() for line in printed.get().splitlines() if line.strip()]
+    assert (first[1], second[1], mean[:3]) == ("8/8", "2/8", ["mean", "of", "1"])
+    assert mean[3] == first[3] != second[3]
 
 
 @pytest.mark.slow(reason="5 s")
