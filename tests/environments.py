@@ -18,6 +18,26 @@ import torch
 from gymnasium import spaces
 
 
+class LongDouble(gymnasium.Env[np.ndarray, int]):
+    """Observations are long doubles, which NumPy computes with undefined bytes between the numbers."""
+
+    observation_space = spaces.Box(-9, 9, (3,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def _observe(self) -> np.ndarray:
+        return np.sin(np.arange(3) + self.phase + self.t).astype(np.longdouble) * np.longdouble(1.1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.t, self.phase = 0, self.np_random.random()
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.t += 1
+        self.phase += action * 0.1
+        return self._observe(), float(np.cos(self.phase)), self.t >= 37, False, {}
+
+
 class Counter(gymnasium.Env[np.ndarray, int]):
     """Observation: (episode seed, step) scaled down; ends after `length` steps, by termination or truncation."""
 

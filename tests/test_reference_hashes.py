@@ -155,6 +155,7 @@ def test_weights_are_those_of_the_reference(case: str, shared_directory: Path) -
     assert summary["weights_sha256"] == expected[case]
 
 
+@pytest.mark.long
 def test_weights_that_torch_computes_are_those_of_the_reference(tmp_path: Path) -> None:
     expected = expected_hashes()
     assert weights_by_torch(tmp_path) == {case: expected[case] for case in BY_TORCH}

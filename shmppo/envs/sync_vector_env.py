@@ -136,7 +136,8 @@ class GymnasiumHandle(RenderedHandle):
 class SyncVectorEnv(VectorEnv):
     """A vector environment that steps its environments one after the other.
 
-    With `skip_bad_episodes`, an environment that fails is created again and continues with its next episode.
+    With `skip_bad_episodes`, an environment that fails is created again and continues with its next episode. Before, it
+    repeats the failed episode once, to find out whether the failure follows from seed and actions.
     """
 
     handles: list[GymnasiumHandle]
@@ -152,6 +153,8 @@ class SyncVectorEnv(VectorEnv):
         leaf = self.observation.leaves[0]
         self._is_vector = not leaf.keys and leaf.kind == "vector" and len(leaf.env_shape) == 1
         self._infos: list[Any] = [{} for _ in self.handles]  # of the last step of each environment
+        # Of the current episodes, if failed ones are skipped: options of the reset, and actions. None: not known.
+        self._begun: list[tuple[Options | None, list[Any] | None]] = [(None, None) for _ in self.handles]
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -200,6 +203,7 @@ class SyncVectorEnv(VectorEnv):
         if episode.snapshot is not None:
             self.reset_env(i, episode.number, episode.options)
             self.handles[i].restore_snapshot(episode.snapshot)
+            self._begun[i] = None, None
             return True
         if episode.actions is None:
             self._reset_or_skip(i, episode.number + 1)
@@ -225,6 +229,8 @@ class SyncVectorEnv(VectorEnv):
 
     def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
         """Step environment i. Returns (reward, terminated, truncated)."""
+        if self._skip_failed and (actions := self._begun[i][1]) is not None:
+            actions.append(copy.deepcopy(action))  # the environment may change it in place
         try:
             returned = self.handles[i].step(action)
         except FAILURES as error:
@@ -248,6 +254,7 @@ class SyncVectorEnv(VectorEnv):
             and isinstance(observation, np.ndarray)
             and observation.shape == obs.shape
             and observation.dtype.kind in NUMBERS
+            and observation.dtype.char != "g"
         ):
             super()._store_leaves(i, call, observation, hashed)
             return
@@ -257,7 +264,9 @@ class SyncVectorEnv(VectorEnv):
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
         """Start the episode with this number in environment i. options: of its reset. None: `self.options`."""
         self._begin_episode(i, episode)
-        first = self.handles[i].reset(episode, self.options if options is None else options)
+        options = self.options if options is None else options
+        self._begun[i] = options, []
+        first = self.handles[i].reset(episode, options)
         self._store_leaves(i, "reset", first, 0)
         self._hide()
         self._check_finite(i, "reset", self._env_obs[i])
@@ -287,9 +296,10 @@ class SyncVectorEnv(VectorEnv):
         """
         if not self._skip_failed:
             raise error
-        self._remake(i)
         for _ in range(START_ATTEMPTS):
             log.warning("%s: %s; skipping this episode", name_of(error.env_index), error.message)
+            self.unrepeated[i] |= not self._fails_again(i)
+            self._remake(i)
             try:
                 self.reset_env(i, self.handles[i].episode + 1)
                 return
@@ -297,6 +307,24 @@ class SyncVectorEnv(VectorEnv):
                 error = reset_error
                 self.failed_starts[i] += 1
         raise error
+
+    def _fails_again(self, i: int) -> bool:
+        """Whether the failed episode of environment i fails at the same step in a new instance, or is not known."""
+        episode, (options, actions) = self.handles[i].episode, self._begun[i]
+        if actions is None:
+            return True
+        self._remake(i)
+        failures: dict[int, EnvError] = {}
+        rewards = np.zeros(len(self.handles))
+        try:
+            self.reset_env(i, episode, options)
+            for action in actions:
+                Progress.counter += 1
+                rewards[i], _, _ = self._advance(i, action)
+        except EnvError:
+            return len(self._begun[i][1] or ()) == len(actions)
+        self._find_invalid(rewards, failures)
+        return i in failures
 
     def _remake(self, i: int) -> None:
         """Create environment i again."""

@@ -22,7 +22,7 @@ from shmppo.envs.episode_info import EpisodeInfo
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError, EnvError
-from shmppo.spaces.observations import Leaf, ObservationError
+from shmppo.spaces.observations import Leaf, ObservationError, hashable
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 FIRST_INDEX = 2**40
@@ -136,6 +136,7 @@ class VectorEnv(ABC):
         lengths: int64 [n], length so far of each current episode.
         info: the numbers of `info` of each current episode.
         failed_starts: int64 [n], number of episodes whose reset has failed, which the caller sets to 0.
+        unrepeated: bool [n], whether an episode was skipped because of a failure that did not happen again.
         hashes: CRC-32 of each current episode: its raw observations, before indices are hidden, and its rewards.
         options: the options that the resets of the next episodes get (--env-schedule). None: no options.
         active: bool [n], which columns act in the next step, if they may be idle. None: all.
@@ -152,6 +153,7 @@ class VectorEnv(ABC):
         self.info = EpisodeInfo(config.reported_info, len(handles))
         self.hashes = [0] * len(handles)
         self.failed_starts = np.zeros(len(handles), np.int64)
+        self.unrepeated = np.zeros(len(handles), bool)
         self.options: Options | None = None
         self._env_obs = list(zip(*self.obs, strict=True))  # per environment: a view into each array of `obs`
         self._float_leaves = [(k, leaf) for k, leaf in enumerate(observation.leaves) if leaf.dtype == "float32"]
@@ -353,7 +355,7 @@ class VectorEnv(ABC):
             for leaf, obs in zip(self.observation.leaves, self._env_obs[i], strict=True):
                 value = leaf.extract(observation)
                 obs[...] = leaf.to_storage(value)
-                hashed = zlib.crc32(np.ascontiguousarray(value).data, hashed)
+                hashed = zlib.crc32(hashable(value).data, hashed)
         except ObservationError as error:
             raise self._error(i, f"{call} returned an invalid observation: {error}") from error
         self.hashes[i] = hashed

@@ -34,7 +34,7 @@ class LocalPool:
             mark_lost: called with the index of each environment that could not be restored and begins its next episode.
         """
         self.timer = PhaseTimer()
-        self.restarts = self.hangs = 0
+        self.restarts = 0
         self.pids: list[int] = []
         self._config, self._task, self._buffers = config, task, buffers
         self._actions, self._mark_lost = actions, mark_lost

@@ -71,10 +71,6 @@ class Pool(Protocol):
         """Number of workers that were replaced so far."""
 
     @property
-    def hangs(self) -> int:
-        """Number of calls of environments without a result that workers have given up."""
-
-    @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
 

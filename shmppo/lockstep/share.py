@@ -33,7 +33,7 @@ from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.global_generators import NAMES, kept_generators
 from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import PhaseTimer
-from shmppo.utils.torch_utils import set_numeric_modes
+from shmppo.utils.torch_utils import blas_libraries, set_numeric_modes
 
 WORK: dict[type[Command], tuple[str, str]] = {
     Collect: ("inference", "columns"),
@@ -149,6 +149,7 @@ class Share:
                 self._evaluation = EvaluationShare(config, task, model, buffers, part.episodes, progress)
                 opened.callback(self._evaluation.close)
             self._opened = opened.pop_all()
+        blas_libraries.cache_clear()  # the environments may have loaded others
 
     def begin(self, iteration: int, episodes: list[EpisodeInProgress] | None) -> tuple[int, ...]:
         """Begin the first episode of every environment, or restore the episodes in progress.

@@ -67,10 +67,6 @@ class WorkerPool:
         return self._workers.restarts
 
     @property
-    def hangs(self) -> int:
-        return self._workers.hangs
-
-    @property
     def pids(self) -> list[int]:
         return self._workers.pids
 

@@ -114,7 +114,6 @@ class WorkerProcesses:
 
     Attributes:
         restarts: number of workers that were replaced so far.
-        hangs: number of times that a worker without progress has given up the call of an environment.
     """
 
     def __init__(
@@ -135,7 +134,7 @@ class WorkerProcesses:
         Raises:
             OSError: if the system cannot start as many processes.
         """
-        self.restarts = self.hangs = 0
+        self.restarts = 0
         self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
         self._config, self._spins = setups[0].config, setups[0].spins
         self._start_seconds = max(MIN_START_SECONDS, self._config.worker_timeout)
@@ -289,10 +288,8 @@ class WorkerProcesses:
             hanging, stalled = detector.look([*waiting])
             for w in hanging:
                 log.warning("worker %d has made no progress for %g s", w, timeout)
-                self.hangs += 1
                 waiting[w].send(HANG_SIGNAL)
             for w in stalled:
-                self.hangs -= 1  # it has not given up
                 worker = waiting.pop(w)
                 worker.send(STACK_SIGNAL)
                 error = WorkerError(

@@ -64,8 +64,11 @@ class Outputs:
         self._memory = self.peak_memory = 0
         self._status = RunStatus(config, run_dir, stop, control, iteration)
         with config_error_if_unwritable(run_dir):
-            # A run that is resumed after its last iteration repeats its last evaluation.
-            remove_later(run_dir, iteration, evaluated=min(iteration, config.last_iteration - 1))
+            # A run that is resumed after its last iteration repeats its last evaluation. That of a pause is not part of
+            # an undisturbed run.
+            ended = stop.made or iteration == config.last_iteration
+            paused = config.eval_every is not None and iteration % config.eval_every > 0
+            remove_later(run_dir, iteration, evaluated=iteration - (ended or paused))
             self.metrics = MetricsFile(run_dir / METRICS, columns(config))
             if config.eval_every is not None and config.rank == 0:
                 self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))

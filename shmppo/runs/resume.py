@@ -69,6 +69,11 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
             config.ranks == process_group.size,
             f"{request.run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again",
         )
+        condition = checkpoint.get("condition")
+        require(
+            not finished or condition not in config.stop_when,
+            f"{request.run_dir} has ended, because {condition} holds; to train longer, give another --stop-when",
+        )
         if finished or iteration != config.last_iteration:  # an unfinished run may lack only its evaluation or summary
             _check_length(request, config, iteration)
     results = fields_with(TrainConfig, read_by_schedule=True, changes_curve=True)  # they change those of evaluations

@@ -111,7 +111,10 @@ class Session:
             self.state.initial_weights = start.weights.record()
         task = self._task = self.evaluations.task = task.with_generators(self.state.generators)
         self.checkpoints = CheckpointSchedule(config, run_dir, self.state.iteration)
-        self.state.publish_options()
+        if self.state.condition is not None:  # only the last evaluation or the summary is missing
+            self.stop.make(self.state.condition)
+            self.stopping = True
+        self.state.publish_options(ended=self.stopping or self.state.iteration == config.last_iteration)
         with ExitStack() as stack:  # ends what has started if a later step fails
             try:
                 self._start(stack, task, start, loggers, make_learner)
@@ -227,8 +230,6 @@ class Session:
         For the errors, see `Pool`.
         """
         self._carry_out(lambda: self.pool.execute(command), lambda: self.pool.execute(command))
-        if self.pool.hangs:
-            self.state.mark_inexact("an environment gave no result within --worker-timeout")
         if self.pool.restarts:
             self.outputs.warn("a worker failed and was replaced; run.log has the reason")
 
@@ -288,10 +289,11 @@ class Session:
         decisions = self.state.decisions
         for text in (*decisions.take(row | evaluation), *self.state.episodes.misleading):
             self.outputs.warn(text)
+        self.state.condition = decisions.reason_to_stop(row | evaluation)
         if self.outputs.log(row, evaluation, run):
             self.stop.make("callback")
-        if reason := decisions.reason_to_stop(row | evaluation):
-            self.stop.make(reason)
+        if self.state.condition is not None:
+            self.stop.make(self.state.condition)
         due = self._agree()
         last = self.state.iteration == self.config.last_iteration or self.stopping
         # `finish` saves the last checkpoint after the last evaluation. If the run is killed before it, the resumed run

@@ -43,6 +43,7 @@ class TrainState:
         phase_seconds: [phases], seconds of the run by phase.
         decisions: what is decided from metrics.
         checked: whether the check of the environment has passed (--check-determinism).
+        condition: the condition of --stop-when that has ended the run. None: none has.
         inexact_reasons: why the weights do not depend only on configuration and seed. Empty for an exact run.
         generators: the global random generators that each environment has for itself.
         episodes: statistics of finished episodes.
@@ -69,6 +70,7 @@ class TrainState:
         self.decisions = Decisions(config)
         self.checked = False
         self.inexact_reasons: list[str] = []
+        self.condition: str | None = None
         self.initial_weights: dict[str, Any] | None = None
         self.generators, self._spaces = task.generators, task.stored
         self.episodes = EpisodeStatistics(config.reported_info)
@@ -102,9 +104,14 @@ class TrainState:
         env_index = row // self._config.columns_per_env
         self.mark_inexact(f"environment {env_index}: its episode could not be replayed and was restarted")
 
-    def publish_options(self) -> None:
-        """Publish the options of the episodes that begin in the next iteration (--env-schedule)."""
-        if self.decisions.schedule is not None:
+    def publish_options(self, *, ended: bool = False) -> None:
+        """Publish the options of the episodes that begin in the next iteration (--env-schedule).
+
+        ended: whether there is no next one, so that a last evaluation has the options of the iteration before.
+        """
+        if self.decisions.schedule is not None and ended:
+            write_options(self.actions.options[self.iteration], self._buffers.published.reset_options)
+        elif self.decisions.schedule is not None:
             iteration, known = self.iteration + 1, self.actions.options
             before = known.get(iteration - 1)
             options = self.decisions.schedule(iteration, self.decisions.metrics, before)
@@ -143,6 +150,8 @@ class TrainState:
         allreduce_seconds, group.allreduce_seconds = group.allreduce_seconds, 0.0
         self.iteration += 1
         finished = self.episodes.add_rollout(rollout, self._config.first_row, group)
+        if rollout.unrepeated.any():
+            self.mark_inexact("an episode that --skip-bad-episodes has skipped did not fail when it was repeated")
         for feature in self.features:
             feature.end_episodes(finished[:, 1].astype(int).tolist(), finished[:, 4:])
         acted = int(group.gather(rollout.valid_steps).sum())
@@ -178,6 +187,7 @@ class TrainState:
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,
             "checked": self.checked,
+            "condition": self.condition,
             "generators": list(self.generators),
             "spaces": json.dumps(self._spaces),
             "inexact_reasons": self.inexact_reasons,
@@ -205,6 +215,8 @@ class TrainState:
         self.env_steps = checkpoint["env_steps"]
         self.initial_weights = checkpoint["initial_weights"]
         self.checked = checkpoint.get("checked", False)
+        condition = checkpoint.get("condition")
+        self.condition = condition if condition in self._config.stop_when else None
         self.generators = tuple(sorted({*self.generators, *checkpoint.get("generators", ())}))
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons = list(dict.fromkeys([*checkpoint["inexact_reasons"], *self.inexact_reasons]))

@@ -49,7 +49,12 @@ class EpisodeInProgress:
 
 def own_columns(rollout: Rollout, own: slice) -> Rollout:
     """Return views of the part of a rollout that belongs to the environments `own`."""
-    env_first = ("valid_steps", "failed_starts", "obs_moments")  # [N, …]; all other arrays are [T, N, …] or [C, N, …]
+    env_first = (
+        "valid_steps",
+        "failed_starts",
+        "unrepeated",
+        "obs_moments",
+    )  # [N, …]; all other arrays are [T, N, …] or [C, N, …]
     arrays = {name: array for name, array in vars(rollout).items() if name not in ("obs", "added")}
     parts = {name: array[own] if name in env_first else array[:, own] for name, array in arrays.items()}
     added = {name: array[:, own] for name, array in rollout.added.items()}
@@ -315,6 +320,7 @@ class Collector:
         values = self._actor.values_of(self._envs.obs)
         np.copyto(rollout.bootstrap[valid_steps - 1], values, where=~self._first)
         rollout.valid_steps[:] = valid_steps
+        rollout.unrepeated[:] = self._envs.unrepeated
         rollout.failed_starts[:], self._envs.failed_starts[:] = self._envs.failed_starts, 0
         if self._envs.active is not None:
             steps, carries = (rollout, self._params, self._sequences.acted), self._buffers.carries

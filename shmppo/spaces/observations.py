@@ -24,6 +24,12 @@ NUMBERS = "biuf"
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
+def hashable(value: Any) -> np.ndarray:
+    """Return a contiguous array for a hash of its bytes. Long doubles have undefined ones, so they become doubles."""
+    array = np.ascontiguousarray(value)
+    return array.astype(np.float64) if array.dtype.char == "g" else array
+
+
 class ObservationError(ValueError):
     """An observation does not belong to its space. The message names the part, such as "obs has shape (2,), but …"."""
 

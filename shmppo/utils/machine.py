@@ -13,6 +13,8 @@ from pathlib import Path
 from shmppo.errors import ConfigError
 from shmppo.utils.portable import NUMPY_AVX512, PROCESSORS, is_portable, numpy_uses_avx512, processor_facts
 
+INSTRUCTION_VARIABLES = ("DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+"""Environment variables that limit the vector instructions of torch and of the libraries in it."""
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
 
@@ -33,8 +35,9 @@ def processor_type(kernel: str) -> str:
         kernel: what computes the network, "native" or "torch".
 
     Returns:
-        `PROCESSORS` if no more than that decides. Otherwise the name, the numbers of family and model, and the vector
-        instructions of torch and NumPy: virtual machines often shorten the name, and some hide instructions.
+        `PROCESSORS` if no more than that decides. Otherwise the name, the numbers of family and model, the vector
+        instructions of torch and NumPy, because virtual machines often shorten the name and some hide instructions, and
+        INSTRUCTION_VARIABLES that are set.
     """
     if is_portable(kernel):
         return PROCESSORS
@@ -43,6 +46,7 @@ def processor_type(kernel: str) -> str:
     facts = processor_facts()
     numbers = [f"{name} {facts[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in facts]
     numbers += [torch.backends.cpu.get_cpu_capability(), *([NUMPY_AVX512] if numpy_uses_avx512() else [])]
+    numbers += [f"{name}={os.environ[name]}" for name in INSTRUCTION_VARIABLES if name in os.environ]
     return f"{processor()} ({', '.join(numbers)})"
 
 

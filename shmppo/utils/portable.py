@@ -90,7 +90,8 @@ def check_torch() -> None:
 
 
 def _torch_is_pinned() -> bool:
-    return all(os.environ.get(name) == value for name, value in TORCH.items())
+    own = all(os.environ.get(name) == value for name, value in TORCH.items())
+    return own and "DNNL_MAX_CPU_ISA" not in os.environ and "MKL_ENABLE_INSTRUCTIONS" not in os.environ
 
 
 def is_portable(kernel: str) -> bool:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+BLAS_SETTERS = (
+    *(f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")),
+    "MKL_Set_Num_Threads",
+)
 ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
@@ -16,23 +24,53 @@ ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 def numeric_modes(threads: int = 1) -> Iterator[None]:
     """Compute in the modes of a run while the context is open, whatever a script, library, or environment has set.
 
-    torch uses `threads` threads and computes products of float32 matrices in float32. Denormal numbers are not replaced
-    by 0, also after the context. Code of the user that is called in the context may change the modes again.
+    torch uses `threads` threads, and products of matrices in NumPy use one. torch computes those of float32 in float32.
+    Denormal numbers are not replaced by 0, also after the context. Code of the user that is called in the context may
+    change the modes again.
     """
     before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    blas_before = [(library, library.get()) for library in blas_libraries()]
     set_numeric_modes(threads)
     try:
         yield
     finally:
+        for library, number in blas_before:
+            library.set(number)
         torch.set_num_threads(before)
         torch.set_float32_matmul_precision(precision)
 
 
 def set_numeric_modes(threads: int = 1) -> None:
-    """Set the modes of `numeric_modes`, which takes less than a microsecond."""
+    """Set the modes of `numeric_modes`, which takes about a microsecond."""
+    for library in blas_libraries():
+        library.set(1)
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(False)
+
+
+class BlasLibrary(NamedTuple):
+    """The functions of a loaded BLAS library that set and return its number of threads, which decides the bits."""
+
+    set: Callable[[int], None]
+    get: Callable[[], int]
+
+
+@functools.lru_cache
+def blas_libraries() -> list[BlasLibrary]:
+    """Return the libraries OpenBLAS and MKL that this process had loaded at the first call. Only Linux lists them.
+
+    After code of the user, which may load others, call `blas_libraries.cache_clear`.
+    """
+    found = []
+    with suppress(OSError):
+        names = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+        for library in (ctypes.CDLL(name) for name in sorted(names) if "openblas" in name or "libmkl_rt" in name):
+            for setter in BLAS_SETTERS:
+                if hasattr(library, setter):
+                    getter = setter.replace("_set_", "_get_").replace("MKL_Set", "MKL_Get_Max")
+                    found.append(BlasLibrary(getattr(library, setter), getattr(library, getter)))
+    return found
 
 
 def aligned_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -128,6 +128,7 @@ def test_the_critic_warm_up_changes_only_the_critic(objective: Any, tmp_path: Pa
     assert columns[2][3] == 1.0 or not penalty
 
 
+@pytest.mark.long
 def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(CARTPOLE, source)

@@ -19,11 +19,18 @@ from shmppo.runs.outputs import Outputs
 from shmppo.tools.run_process import RunProcess
 
 
+@pytest.mark.parametrize("ends_by", ["length", "condition"])
 @pytest.mark.parametrize("when", ["before the evaluation", "before the summary", "after the summary"])
 def test_a_run_that_ends_early_after_its_last_iteration_can_be_finished(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    when: str, ends_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = dataclasses.replace(BASE, eval_every=4, eval_episodes=2, run_dir=str(tmp_path / "run"))
+    """Its evaluations depend on the options of its last iteration."""
+    config = dataclasses.replace(
+        BASE, env="schedules:Leveled", env_schedule="schedules:levels", eval_every=4, eval_episodes=2,
+        run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    if ends_by == "condition":
+        config = dataclasses.replace(config, total_steps=2 * BASE.total_steps, stop_when=("iteration>=6",))
     whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
     write, evaluate = Outputs.write_summary, Evaluations.evaluate
 
@@ -51,12 +58,24 @@ def test_a_run_that_ends_early_after_its_last_iteration_can_be_finished(
     assert not RunProcess(config, tmp_path / "run").finished
     before = contents(tmp_path / "run")
     with pytest.raises(ConfigError, match="has finished 6 iterations, 3 were asked for"):
-        resume(tmp_path / "run", stop_at_iteration=3)
+        resume(tmp_path / "run", stop_at_iteration=3, trust="schedules")
     assert contents(tmp_path / "run") == before
-    summary = resume(tmp_path / "run")
-    assert (summary["error"], summary["stop_reason"]) == (None, "finished")
+    summary = resume(tmp_path / "run", trust="schedules")
+    assert (summary["error"], summary["stop_reason"]) == (None, whole["stop_reason"])
+    assert summary["iterations"] == 6
     assert (summary["weights_sha256"], summary["best_value"]) == (whole["weights_sha256"], whole["best_value"])
     for name in ("metrics.csv", "eval.csv"):
         assert untimed_rows(tmp_path / "run" / name) == untimed_rows(tmp_path / "whole" / name)
-    with pytest.raises(ConfigError, match="has finished 6 iterations, 6 were asked for"):
-        resume(tmp_path / "run")
+    text = "has finished 6 iterations, 6 were" if ends_by == "length" else "has ended, because iteration>=6 holds"
+    with pytest.raises(ConfigError, match=text):
+        resume(tmp_path / "run", trust="schedules")
+
+
+def test_a_pause_leaves_no_evaluation_that_an_undisturbed_run_lacks(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, eval_every=2, eval_episodes=2)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run"), stop_at_iteration=3))
+    assert len(untimed_rows(tmp_path / "run" / "eval.csv")) == 2, "of iteration 2 and of the pause"
+    resume(tmp_path / "run", stop_at_iteration=4)
+    resume(tmp_path / "run", stop_at_iteration=None)
+    assert untimed_rows(tmp_path / "run" / "eval.csv") == untimed_rows(tmp_path / "whole" / "eval.csv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from helpers import assert_acting_agrees, make_collectors
+from public_helpers import SIX_ITERATIONS
 from space_environments import SPACES, Shaped
 
 from shmppo.config.train_config import TrainConfig
@@ -18,11 +20,11 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.models.actor_critic import build_model
 from shmppo.models.encoders import MIN_SIDES, A3cCnn, Mlp, NatureCnn, network_input
 from shmppo.parallel.shared_buffers import Rollout
-from shmppo.runs.launch import train
+from shmppo.runs.launch import resume, train
 from shmppo.sampling.collector import Collector
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.spaces.distributions import DiagonalGaussian
-from shmppo.spaces.observations import Leaf, ObservationError, observation_spec
+from shmppo.spaces.observations import Leaf, ObservationError, hashable, observation_spec
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
 
@@ -287,3 +289,21 @@ def test_an_error_names_the_part_of_the_observation() -> None:
 def test_masks_and_codes_are_not_rounded(leaf: Leaf, value: Any, message: str) -> None:
     with pytest.raises(ObservationError, match=f"^{message}$"):
         leaf.to_storage(value)
+
+
+def test_undefined_bytes_of_long_doubles_are_not_hashed() -> None:
+    numbers = np.array([1.1, -2.5], np.longdouble)
+    others = numbers.copy()
+    if numbers.itemsize == 16:
+        others.view(np.uint8).reshape(2, 16)[:, 10:] = 7  # padding
+    assert (numbers == others).all()
+    assert hashable(numbers).tobytes() == hashable(others).tobytes() == np.array([1.1, -2.5]).tobytes()
+    assert hashable(numbers + 1).tobytes() != hashable(numbers).tobytes()
+
+
+def test_episodes_with_long_doubles_are_replayed(tmp_path: Path) -> None:
+    config = dataclasses.replace(SIX_ITERATIONS, env="environments:LongDouble", check_determinism=0)
+    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run"), stop_at_iteration=3))
+    summary = resume(tmp_path / "run", stop_at_iteration=None, trust="environments")
+    assert (summary["weights_sha256"], summary["exact"]) == (whole["weights_sha256"], True)

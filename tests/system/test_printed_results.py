@@ -38,6 +38,7 @@ def test_the_path_of_an_export_is_all_that_stdout_gets(run_dir: Path) -> None:
     assert Path(done.stdout.removesuffix("\n")) == run_dir / "policy.pt", done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("environments_importable")
 def test_the_table_of_check_env_is_all_that_stdout_gets() -> None:
     done = python("-m", "shmppo.check_env", "environments:Prints", "--steps", 20)

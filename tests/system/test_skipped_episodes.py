@@ -69,5 +69,5 @@ def test_an_environment_that_gives_no_result_fails_as_one_that_raises(tmp_path: 
     config = dataclasses.replace(config, skip_bad_episodes=True, worker_timeout=1.0, run_dir=str(tmp_path / "run"))
     summary = train(config)
     assert (summary["failed_episodes"], summary["worker_restarts"], summary["exact"]) == (4, 0, False)
-    assert summary["inexact_reasons"] == ["an environment gave no result within --worker-timeout"]
+    assert "did not fail when it was repeated" in summary["inexact_reasons"][0], "it depends on earlier episodes"
     assert "step raised TimeoutError('no result in time;" in (tmp_path / "run" / "run.log").read_text()

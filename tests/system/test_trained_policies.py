@@ -56,6 +56,7 @@ def test_the_receipt_is_that_of_the_weights(name: str) -> None:
     assert f"`{summary['weights_sha256'][:16]}`" in row
 
 
+@pytest.mark.long
 def test_the_returns_are_those_of_the_receipt() -> None:
     receipt = json.loads((TRAINED / "cartpole-memory" / "receipt.json").read_text())
     found = evaluate(TRAINED / "cartpole-memory", episodes=receipt["episodes"], seed=receipt["seed"]).returns

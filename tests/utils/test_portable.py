@@ -13,6 +13,7 @@ import pytest
 import shmppo
 from shmppo import ConfigError, TrainConfig
 from shmppo.kernels import supported_variants
+from shmppo.utils.machine import INSTRUCTION_VARIABLES, processor_type
 from shmppo.utils.portable import NUMPY, PROCESSORS, TORCH
 
 pytestmark = pytest.mark.skipif("avx2" not in supported_variants(), reason="this processor has no AVX2")
@@ -108,3 +109,14 @@ def test_importing_shmppo_pins_numpy_but_keeps_what_the_user_has_set() -> None:
     own = "import os; os.environ['OPENBLAS_CORETYPE'] = 'Zen'; " + code
     assert python("-c", own).stdout.strip() == str([NUMPY[names[0]], "Zen", NUMPY[names[2]]])
     assert python("-c", f"import numpy; {code}").stdout.strip() == "[None, None, None]"
+
+
+@pytest.mark.parametrize("name", INSTRUCTION_VARIABLES)
+def test_variables_that_limit_vector_instructions_belong_to_the_processor(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    before = processor_type("torch")
+    monkeypatch.setenv(name, "AVX2")
+    assert processor_type("torch") != before
+    assert f"{name}=AVX2" in processor_type("torch")

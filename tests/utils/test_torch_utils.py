@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shmppo.utils.torch_utils import ALIGNMENT, aligned_zeros, numeric_modes
+from shmppo.utils.torch_utils import ALIGNMENT, aligned_zeros, blas_libraries, numeric_modes, set_numeric_modes
 
 
 def test_threads_are_restored_also_after_an_error() -> None:
@@ -29,6 +29,21 @@ def test_the_precision_of_products_is_full_and_restored() -> None:
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_products_of_numpy_use_one_thread_which_is_restored() -> None:
+    if not blas_libraries():
+        pytest.skip("this system does not list the loaded libraries")
+    library = blas_libraries()[0]
+    before = library.get()
+    library.set(2)
+    with numeric_modes():
+        assert library.get() == 1
+        library.set(2)  # as code of an environment may do
+        set_numeric_modes()
+        assert library.get() == 1
+    assert library.get() == 2
+    library.set(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.float64])

@@ -21,7 +21,7 @@ from shmppo.envs.vector_env import EnvHandle, EpisodeEnd, EpisodeToRestore, Vect
 from shmppo.envs.wrappers import batch_actions
 from shmppo.errors import ConfigError, EnvError
 from shmppo.extensions.vector.single_env import autoreset_mode, open_vector_env, rows_of
-from shmppo.spaces.observations import ObservationError
+from shmppo.spaces.observations import ObservationError, hashable
 from shmppo.utils.rng import episode_seed
 from shmppo.utils.user_code import FAILURES
 
@@ -192,7 +192,7 @@ class UserVectorEnv(VectorEnv):
 
     def _hash(self, observation: Any, rewards: np.ndarray | None, indices: Sequence[int]) -> None:
         """Continue the hash of each episode in `indices` with its row of the whole batch."""
-        values = [np.ascontiguousarray(leaf.extract(observation)) for leaf in self.observation.leaves]
+        values = [hashable(leaf.extract(observation)) for leaf in self.observation.leaves]
         if rewards is not None:
             values.insert(0, np.ascontiguousarray(rewards))
         for i in indices:
