@@ -236,3 +236,29 @@ class UnseededReset(Counter):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed, options=options)
         return np.random.default_rng().random(2), {}
+
+
+class SetByConstructor(Counter):
+    """Its constructor changes an attribute of the class, from which rewards follow."""
+
+    SCALE = 1.0
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__(length=40)
+        SetByConstructor.SCALE = scale
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, reward, *rest = super().step(action)
+        return observation, reward * self.SCALE, *rest  # type: ignore[return-value]
+
+
+class ClockOf(Counter):
+    """Rewards depend on the time in environments with `clock`."""
+
+    def __init__(self, clock: bool = False) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, reward, *rest = super().step(action)
+        return observation, reward + self.clock * time.perf_counter(), *rest  # type: ignore[return-value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -231,3 +232,41 @@ def no_module(shapes: Mapping[str, tuple[int, ...]], config: Any, features: int,
 
 def camera(shapes: Mapping[str, tuple[int, ...]], config: Any, features: int, actions: int) -> nn.Module:
     return nn.Linear(features, *shapes["obs/camera"])
+
+
+class Counts(Plain):
+    """Counts its calls."""
+
+    calls = 0
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls = self.calls + 1
+        return super().forward(obs, first, state)
+
+
+class RunningMean(Plain):
+    """From the fifth call on, it has a mean of its inputs."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self.register_buffer("mean", torch.zeros(()), persistent=False)
+        self._calls = 0
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        self._calls += 1
+        if self._calls > 4:
+            self.mean.mul_(0.9).add_(0.1 * obs["obs"].mean())
+        return super().forward(obs, first, state)
+
+
+class Draws(Plain):
+    """Draws from a global generator after some calls."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self._calls = 0
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        self._calls += 1
+        features, state = super().forward(obs, first, state)
+        return features + (1e-4 * np.random.rand() if self._calls > 60 else 0.0), state  # noqa: NPY002

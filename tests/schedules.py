@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,10 @@ def shared(iteration: int) -> dict[str, int]:
 
 def levels(iteration: int) -> dict[str, int]:
     return {"level": iteration}
+
+
+def random_level(iteration: int) -> dict[str, int]:
+    return {"level": secrets.randbelow(90)}
 
 
 def raises(iteration: int) -> dict[str, int]:

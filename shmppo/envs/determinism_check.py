@@ -6,6 +6,7 @@ and step. These lines must be equal. The processes differ in what must not matte
 - the process id, the hash seed of Python, the state of global random generators, and the time of each call;
 - other environments: in the second process, another environment lives in the same vector environment;
 - the history: in the second process, the environment has already begun other episodes;
+- evaluations: in the second process, an environment with the arguments of evaluations is made between two steps;
 - a restoration: after at least three quarters of the steps, the first process restores the environment in a new
   instance, as a new worker would, and continues with it.
 """
@@ -189,11 +190,23 @@ class CheckedEnv:
         """
         if not self._request.alone and self._seeded and self._steps == self._request.steps // 4:
             self._envs.reset_env(0, FIRST_OF_HISTORY)
+        if not self._request.alone and self._steps == self._request.steps // 4:
+            self._begin_evaluation()
         episode, step = self._envs.handles[self._i].episode, self._envs.lengths[self._i] + 1
         self._place = f"at step {step} of episode {episode}{self._restored}"
         values = self._step()
         self._steps += 1
         return Outcome(self._place, self._steps, values)
+
+    def _begin_evaluation(self) -> None:
+        """Make environments with the arguments of evaluations, if they have own ones, and begin an episode in them."""
+        config = self._request.config
+        if config.eval_every is not None and config.eval_env_kwargs:
+            evaluated = config.with_env_kwargs(config.eval_env_kwargs)
+            with contextlib.closing(
+                backend_of(self._request.task).make_checked(evaluated, self._request.task, 0, 1)
+            ) as envs:
+                envs.reset_all(FIRST_OF_HISTORY)
 
     def _step(self) -> dict[str, Any]:
         """Step all environments, and return the results of the checked one by name.

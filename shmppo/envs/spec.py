@@ -36,6 +36,8 @@ class EnvSpec:
     also that of the environment without wrappers, as inner_action_space."""
     generators: tuple[str, ...] = ()
     """The global random generators from which the environment draws, so that each has its own ones."""
+    program: dict[str, str] = field(default_factory=dict)
+    """Values in the modules and libraries of the program that has started the run (`plain_values`)."""
     added: dict[str, Any] = field(default_factory=dict)
     """What extensions add, by a name of their own. It is pickled for each process of a run."""
 

@@ -36,6 +36,7 @@ class LocalPool:
         self.timer = PhaseTimer()
         self.restarts = 0
         self.pids: list[int] = []
+        self.changed_values: set[str] = set()
         self._config, self._task, self._buffers = config, task, buffers
         self._actions, self._mark_lost = actions, mark_lost
         self._share: Share | None = None

@@ -91,6 +91,8 @@ class Ready:
 
     lost: tuple[int, ...] = ()
     """Indices of environments that could not be restored. They have begun their next episode instead."""
+    changed_value: str | None = None
+    """A sentence about a value that differs from that in the program that has started the run. None: there is none."""
 
 
 @dataclass(frozen=True)

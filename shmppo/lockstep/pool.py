@@ -71,6 +71,10 @@ class Pool(Protocol):
         """Number of workers that were replaced so far."""
 
     @property
+    def changed_values(self) -> set[str]:
+        """Sentences about values in modules that workers do not have."""
+
+    @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
 

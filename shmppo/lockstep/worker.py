@@ -109,7 +109,7 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
     # Created before Ready is reported: after that, the learner may send a command.
     mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)
-    reports.put(Ready(share.begin(setup.iteration, setup.episodes)))
+    reports.put(Ready(share.begin(setup.iteration, setup.episodes), share.changed_value))
     while (command := mailbox.receive()) is not None:
         share.timer.reset()
         interval[:] = share.execute(command)

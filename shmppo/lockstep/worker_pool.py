@@ -67,6 +67,10 @@ class WorkerPool:
         return self._workers.restarts
 
     @property
+    def changed_values(self) -> set[str]:
+        return self._workers.changed_values
+
+    @property
     def pids(self) -> list[int]:
         return self._workers.pids
 

@@ -114,6 +114,7 @@ class WorkerProcesses:
 
     Attributes:
         restarts: number of workers that were replaced so far.
+        changed_values: see `Ready`.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class WorkerProcesses:
             OSError: if the system cannot start as many processes.
         """
         self.restarts = 0
+        self.changed_values: set[str] = set()
         self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
         self._config, self._spins = setups[0].config, setups[0].spins
         self._start_seconds = max(MIN_START_SECONDS, self._config.worker_timeout)
@@ -192,6 +194,8 @@ class WorkerProcesses:
                     for n in report.lost:
                         self._mark_lost(n)
                     self._begun.add(w)
+                    if report.changed_value is not None:
+                        self.changed_values.add(report.changed_value)
                     continue
                 error = report.error(w) if isinstance(report, Failed) else report
                 assert error is not None, "the worker has no command yet"

@@ -5,6 +5,7 @@ An option names the factory that makes the module, as `module:factory`.
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
@@ -19,6 +20,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.encoders import input_shape, network_input
 from shmppo.spaces.observations import Leaf
+from shmppo.utils.program import is_plain
 from shmppo.utils.user_code import describe_error, user_traceback
 
 _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
@@ -59,6 +61,28 @@ class UserModule(nn.Module, ABC):
             self._check(config)
         if is_meta:
             self.module.to("meta")
+        self._first_state = self._state()
+
+    def _state(self) -> dict[str, str]:
+        """Return what a forward pass may have changed: numbers and texts that are attributes, and buffers, by name."""
+        state = {
+            f"{name}.{key}".removeprefix("."): repr(value)
+            for name, module in self.module.named_modules()
+            for key, value in vars(module).items()
+            if is_plain(value) and key != "training" and not key.startswith("_")
+        }
+        buffers = {name: buffer for name, buffer in self.module.named_buffers() if buffer.device.type != "meta"}
+        return state | {name: str(zlib.crc32(buffer.cpu().numpy().tobytes())) for name, buffer in buffers.items()}
+
+    @property
+    def changed_state(self) -> str | None:
+        """A sentence about the first attribute or buffer that forward passes have changed, or None.
+
+        Each process has its own copy, and checkpoints have none, so the weights then depend on both.
+        """
+        state = self._state()
+        names = [name for name, value in state.items() if self._first_state.get(name, value) != value]
+        return f"{self._where} changes {names[0]}, of which each process has its own copy" if names else None
 
     @abstractmethod
     def _check(self, config: TrainConfig) -> None:

@@ -7,6 +7,7 @@ import logging
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import CheckProcesses
 from shmppo.envs.spec import EnvSpec
+from shmppo.runs.decisions import Decisions
 from shmppo.runs.train_state import TrainState
 
 IRREPRODUCIBLE = "the environment is not a function of its seed and its actions:"
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 class BackgroundCheck:
     """Checks beside a run that the environment is a function of its seed and its actions.
 
+    If decisions read metrics of evaluations, the environment is also checked with the arguments of evaluations.
     If it is not, the run becomes inexact. If the check fails, or if the run ends before it, the log says so.
 
     Attributes:
@@ -28,6 +30,7 @@ class BackgroundCheck:
         """Prepare the check. `state` gets the reason if the environment is not reproducible."""
         self._config, self._task, self._state = config, task, state
         self._processes: CheckProcesses | None = None
+        self._due: list[TrainConfig] = []
         self.verdict = "none"
 
     def start(self) -> None:
@@ -39,6 +42,14 @@ class BackgroundCheck:
         if not config.check_determinism or config.rank > 0 or config.recording() is not None:
             return
         self.verdict = "passed" if self._state.checked else "not finished"
+        self._due = [config]
+        if config.eval_every is not None and config.eval_env_kwargs and Decisions(config).need_evaluations:
+            self._due.append(config.with_env_kwargs(config.eval_env_kwargs))
+        self._start_next()
+
+    def _start_next(self) -> None:
+        """Start the processes that check the environment of training or, after it, that of evaluations."""
+        config = self._due.pop(0)
         try:
             self._processes = CheckProcesses(config, self._task, config.check_determinism, background=True)
         except Exception as error:  # whatever prevents the check must not prevent the run
@@ -56,6 +67,8 @@ class BackgroundCheck:
             return reason
         if finding.problem is not None:
             self._not_checked(f"{finding.problem} after {finding.steps} checked steps")
+        elif self._due:
+            self._start_next()
         else:
             self.verdict, self._state.checked = "passed", True
             log.info("the environment gave the same bits in %d checked steps", finding.steps)

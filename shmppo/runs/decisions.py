@@ -82,6 +82,12 @@ class Decisions:
         return warnings
 
     @property
+    def need_evaluations(self) -> bool:
+        """Whether a decision reads metrics of evaluations. That of a schedule may."""
+        metrics = [self.best_metric, *(metric for _, metric, _, _ in self._conditions)]
+        return self.schedule is not None or any(metric.startswith("eval/") for metric in metrics)
+
+    @property
     def better(self) -> bool:
         """Whether the current weights are at least as good as those of the best checkpoint, and not saved as such."""
         return self.compared and self.value >= self.best_value

@@ -41,6 +41,7 @@ from shmppo.utils.files import user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
 from shmppo.utils.portable import check_torch
+from shmppo.utils.program import plain_values
 from shmppo.utils.torch_utils import numeric_modes, set_numeric_modes
 from shmppo.utils.user_code import is_importing_main
 
@@ -148,7 +149,8 @@ def _run(
                 check_torch()
             callback, own = receivers if config.rank == 0 else (None, ())
             loggers = LoggerList(callback, [*own, *make_trackers(config)])
-            task = inspect_task(config)
+            program = plain_values(modules_of(config.to_json()))  # before the inspection may change them
+            task = dataclasses.replace(inspect_task(config), program=program)
             config = dataclasses.replace(config, **task.derived)
             inspect_evaluation(config, task)
             Decisions(config)  # only to check its options

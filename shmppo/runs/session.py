@@ -151,6 +151,9 @@ class Session:
         if config.eval_videos:
             self.evaluations.check_video(self.learner, self.state.iteration)
         self._carry_out(lambda: self.pool.start(self.learner.model), lambda: None)
+        for text in sorted(self.pool.changed_values):
+            self.state.mark_inexact(text)
+        self.state.compare_code()
         stack.enter_context(self.stop.by_signals())  # again: an environment in this process may have set other handlers
         for feature in self.features:
             feature.start(self.learner.model)
@@ -244,6 +247,7 @@ class Session:
             act = functools.partial(self._restart, again)
 
     def _restart(self, again: Callable[[], None]) -> None:
+        self.buffers.control.drawn[:] = False
         self.pool.restart(self._task)
         again()
 
@@ -260,8 +264,8 @@ class Session:
         except ShmppoError as error:
             failure = error
         own = np.array(self.buffers.control.drawn.any(axis=0))
-        drawn = np.array(self.process_group.gather(own).any(axis=0))
-        new = {NAMES[k] for k in np.flatnonzero(drawn).tolist()} - {*self.state.generators}
+        drawn = {NAMES[k] for k in np.flatnonzero(self.process_group.gather(own).any(axis=0)).tolist()}
+        new = drawn - {*self.state.generators}
         self.state.generators = tuple(sorted({*self.state.generators, *new}))
         if new and self._task.snapshot is None and backend_of(self._task).owns_generators:
             log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
@@ -269,6 +273,9 @@ class Session:
             return True
         if new:
             self.state.mark_inexact(shared_generators(self.config, new))
+        elif drawn and not self.state.inexact_reasons:  # although each environment has its own ones
+            names = ", ".join(sorted(drawn))
+            self.state.mark_inexact(f"code other than that of the environments, such as --network, draws from {names}")
         if failure is not None:
             raise failure
         return False

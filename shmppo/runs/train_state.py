@@ -13,12 +13,14 @@ import torch
 
 from shmppo.config.checks import flag, shown
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import modules_of
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.learner import Learner, UpdateStatistics
 from shmppo.lockstep.pool import Times
+from shmppo.models.user_module import UserModule
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
@@ -26,6 +28,7 @@ from shmppo.runs.decisions import Decisions
 from shmppo.runs.episode_statistics import EpisodeStatistics
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
+from shmppo.utils.program import source_digests
 
 REPLAY_LIMIT = 1_000_000
 """Steps of an episode that are recorded for a replay. A longer one is restarted where it would need a replay."""
@@ -71,6 +74,7 @@ class TrainState:
         self.checked = False
         self.inexact_reasons: list[str] = []
         self.condition: str | None = None
+        self._code: dict[str, str] = {}
         self.initial_weights: dict[str, Any] | None = None
         self.generators, self._spaces = task.generators, task.stored
         self.episodes = EpisodeStatistics(config.reported_info)
@@ -115,10 +119,20 @@ class TrainState:
             iteration, known = self.iteration + 1, self.actions.options
             before = known.get(iteration - 1)
             options = self.decisions.schedule(iteration, self.decisions.metrics, before)
+            if options != self.decisions.schedule(iteration, self.decisions.metrics, before):
+                self.mark_inexact("--env-schedule gives other options when it is called again")
             if options != known.get(iteration, before):
                 log.info("episodes that begin in iteration %d or later get the options %s", iteration, shown(options))
             self.actions.begin_iteration(options)
             write_options(options, self._buffers.published.reset_options)
+
+    def compare_code(self) -> None:
+        """Record the code of the run's modules. If it has changed since the checkpoint, the run becomes inexact."""
+        code = source_digests(modules_of(self._config.to_json()))
+        for name, digest in code.items():
+            if self._code.get(name, digest) != digest:
+                self.mark_inexact(f"the code of {name} has changed since the run was stopped")
+        self._code |= code
 
     @property
     def updating(self) -> bool:
@@ -183,12 +197,16 @@ class TrainState:
     def to_checkpoint(self) -> dict[str, Any]:
         """Return the content of a checkpoint: everything that the next iteration depends on."""
         carry = self._buffers.carry_arrays(self.iteration)
+        for module in self.learner.model.modules():
+            if isinstance(module, UserModule) and module.changed_state is not None:
+                self.mark_inexact(module.changed_state)
         return {
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,
             "checked": self.checked,
             "condition": self.condition,
             "generators": list(self.generators),
+            "code": self._code,
             "spaces": json.dumps(self._spaces),
             "inexact_reasons": self.inexact_reasons,
             "initial_weights": self.initial_weights,
@@ -218,6 +236,7 @@ class TrainState:
         condition = checkpoint.get("condition")
         self.condition = condition if condition in self._config.stop_when else None
         self.generators = tuple(sorted({*self.generators, *checkpoint.get("generators", ())}))
+        self._code = checkpoint.get("code", {})
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons = list(dict.fromkeys([*checkpoint["inexact_reasons"], *self.inexact_reasons]))
         for name, value in self.fingerprint.items():

@@ -58,6 +58,13 @@ def test_global_generators_are_no_hidden_state(name: str) -> None:
     assert check(200, env=f"hidden_state:{name}") == Finding(200)
 
 
+def test_a_constructor_that_evaluations_call_must_not_change_training() -> None:
+    kwargs = {"eval_every": 5, "eval_env_kwargs": {"scale": 2.0}}
+    assert check(env="hidden_state:SetByConstructor") == Finding(200)
+    found = check(env="hidden_state:SetByConstructor", **kwargs)
+    assert str(found.difference).startswith("reward differs at step 11 of episode 1")
+
+
 @pytest.mark.parametrize("what", ["terminated", "truncated", "reward"])
 def test_the_flag_or_the_reward_that_differs_is_named(what: str) -> None:
     difference = check(env="hidden_state:Flags", env_kwargs={"what": what}).difference

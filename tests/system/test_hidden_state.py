@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from public_helpers import slow_after, summary_of, wait_for_the_check
 
 from shmppo import TrainConfig, resume, train
+from shmppo.loggers.summary import RunSummary
 
 pytestmark = pytest.mark.usefixtures("background_check")
 SMALL = TrainConfig(
@@ -43,3 +48,77 @@ def test_a_history_that_a_resume_does_not_restore_is_found(tmp_path: Path) -> No
     config = dataclasses.replace(SMALL, env="hidden_state:LateHistory", run_dir=str(tmp_path / "run"))
     train(dataclasses.replace(config, stop_at_iteration=2))
     assert not resume(tmp_path / "run", callback=wait_for_the_check)["exact"]
+
+
+def test_the_environment_of_evaluations_is_checked_if_a_decision_reads_them(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        SMALL, env="hidden_state:ClockOf", eval_env_kwargs={"clock": True}, eval_every=1, eval_episodes=1,
+        check_determinism=50,
+    )  # fmt: skip
+    exact = []
+    for metric in ("return", "eval/return"):
+        own = dataclasses.replace(config, best_by=metric, run_dir=str(tmp_path / metric.replace("/", "-")))
+        exact.append(train(own, callback=wait_for_the_check)["exact"])
+    assert exact == [True, False]
+
+
+SCALED = """
+from environments import Counter
+
+SCALE = 1.0
+
+class Scaled(Counter):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward * SCALE * self.t, *rest
+"""
+
+
+@pytest.fixture
+def user_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """A module with an environment `Scaled`, whose rewards are multiplied by `SCALE`."""
+    (tmp_path / "module_of_a_user.py").write_text(SCALED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "module_of_a_user", raising=False)
+    return importlib.import_module("module_of_a_user")
+
+
+def test_what_the_main_block_changes_and_workers_lack_makes_a_run_inexact(user_module: Any, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, env="module_of_a_user:Scaled", check_determinism=0, total_steps=128)
+    runs: dict[str, RunSummary] = {}
+    for name, scale, workers in (("same", 1.0, 1), ("in this process", 2.0, 0), ("in workers", 2.0, 1)):
+        user_module.SCALE = scale
+        runs[name] = train(dataclasses.replace(config, workers=workers, run_dir=str(tmp_path / name)))
+    assert [summary["exact"] for summary in runs.values()] == [True, True, False]
+    (reason,) = runs["in workers"]["inexact_reasons"]
+    assert reason == "module_of_a_user.SCALE is 2.0 in the program that started the run, but 1.0 in workers"
+    assert runs["in workers"]["weights_sha256"] == runs["same"]["weights_sha256"]
+
+
+def test_code_that_changes_between_a_stop_and_a_resume_makes_the_run_inexact(
+    user_module: ModuleType, tmp_path: Path
+) -> None:
+    run_dir, file = tmp_path / "run", tmp_path / "module_of_a_user.py"
+    config = dataclasses.replace(SMALL, env="module_of_a_user:Scaled", check_determinism=0, run_dir=str(run_dir))
+    train(dataclasses.replace(config, stop_at_iteration=1))
+    assert resume(run_dir, stop_at_iteration=2, trust="module_of_a_user")["exact"]
+    file.write_text(f"{SCALED}# changed")
+    summary = resume(run_dir, stop_at_iteration=3, trust="module_of_a_user")
+    assert summary["inexact_reasons"] == ["the code of module_of_a_user has changed since the run was stopped"]
+
+
+def test_a_schedule_that_is_random_makes_a_run_inexact(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, env="schedules:Leveled", check_determinism=0)
+    for schedule, exact in (("levels", True), ("random_level", False)):
+        summary = train(
+            dataclasses.replace(config, env_schedule=f"schedules:{schedule}", run_dir=str(tmp_path / schedule))
+        )
+        assert summary["exact"] is exact
+
+
+@pytest.mark.parametrize("name", ["Counts", "RunningMean", "Draws"])
+def test_a_network_with_a_state_of_its_own_makes_a_run_inexact(name: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, core="none", check_determinism=0, network=f"networks:{name}")
+    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    reason = {"Counts": "changes calls, of", "RunningMean": "changes mean, of", "Draws": "draws from np.random"}[name]
+    assert reason in summary["inexact_reasons"][0]

@@ -1,0 +1,86 @@
+"""What a program has set in its modules and libraries, and the source of its modules.
+
+Workers import modules again, so they do not see what the main block has changed. A resumed run may import other code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def plain_values(modules: Iterable[str]) -> dict[str, str]:
+    """Return the numbers, texts, and tuples of them in modules that are imported, and settings of NumPy and torch.
+
+    Returns:
+        The repr of each value by the name MODULE.NAME.
+    """
+    values = {
+        f"{module}.{name}": repr(value)
+        for module in modules
+        for name, value in [*vars(sys.modules.get(module, object)).items()]
+        if module in sys.modules and not name.startswith("__") and is_plain(value)
+    }
+    values["numpy.geterr()"] = repr(np.geterr())
+    if torch := sys.modules.get("torch"):
+        values["torch.get_default_dtype()"] = repr(torch.get_default_dtype())
+        values["torch.backends.mkldnn.enabled"] = repr(torch.backends.mkldnn.enabled)
+    return values
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text, None, or a tuple of such values."""
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
+
+
+def changed_value(before: Mapping[str, str], modules: Iterable[str]) -> str | None:
+    """Return a sentence about the first value of `before` that is another one in this process, or None.
+
+    Args:
+        before: from `plain_values`, in the program that has started the run.
+        modules: see `plain_values`.
+    """
+    for name, value in plain_values(modules).items():
+        if before.get(name, value) != value:
+            return f"{name} is {before[name]} in the program that started the run, but {value} in workers"
+    return None
+
+
+def source_digests(modules: Iterable[str]) -> dict[str, str]:
+    """Return what identifies the code of a program: a digest of each of its modules, and versions of packages.
+
+    Args:
+        modules: those that the configuration names.
+
+    Returns:
+        The digest of each module of `modules`, and of each imported module below the current directory or that of the
+        script, by name, and the version of each installed package to which a module of `modules` belongs.
+    """
+    named = {*modules}
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    roots = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
+    digests = {}
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or name == "__main__" or name.partition(".")[0] == "shmppo":
+            continue
+        path = Path(os.path.abspath(file))
+        own = name in named or any(path.is_relative_to(root) for root in roots)
+        if own and not _INSTALLED.intersection(path.parts):
+            with suppress(OSError):
+                digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    for package in {module.partition(".")[0] for module in named}:
+        with suppress(metadata.PackageNotFoundError):
+            digests[package] = metadata.version(package)
+    return digests
