@@ -270,3 +270,15 @@ class Draws(Plain):
         self._calls += 1
         features, state = super().forward(obs, first, state)
         return features + (1e-4 * np.random.rand() if self._calls > 60 else 0.0), state  # noqa: NPY002
+
+
+class Lists(Plain):
+    """Counts its calls in a list."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self.calls = [0]
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls[0] += 1
+        return super().forward(obs, first, state)

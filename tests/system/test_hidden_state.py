@@ -66,11 +66,12 @@ SCALED = """
 from environments import Counter
 
 SCALE = 1.0
+LISTED = [0.0]
 
 class Scaled(Counter):
     def step(self, action):
         observation, reward, *rest = super().step(action)
-        return observation, reward * SCALE * self.t, *rest
+        return observation, reward * SCALE * self.t + LISTED[0], *rest
 """
 
 
@@ -122,3 +123,14 @@ def test_a_network_with_a_state_of_its_own_makes_a_run_inexact(name: str, tmp_pa
     summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
     reason = {"Counts": "changes calls, of", "RunningMean": "changes mean, of", "Draws": "draws from np.random"}[name]
     assert reason in summary["inexact_reasons"][0]
+
+
+def test_changed_lists_are_not_detected(user_module: Any, tmp_path: Path) -> None:
+    """The limits that docs/guides/reproducibility.md names."""
+    config = dataclasses.replace(SMALL, env="module_of_a_user:Scaled", check_determinism=0, total_steps=128)
+    user_module.LISTED[0] = 2.0
+    runs = [train(dataclasses.replace(config, workers=w, run_dir=str(tmp_path / str(w)))) for w in (0, 1)]
+    assert [summary["exact"] for summary in runs] == [True, True]
+    assert runs[0]["weights_sha256"] != runs[1]["weights_sha256"]
+    config = dataclasses.replace(SMALL, core="none", check_determinism=0, network="networks:Lists")
+    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "network")))["exact"]
