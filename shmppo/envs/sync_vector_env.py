@@ -32,7 +32,7 @@ from shmppo.envs.vector_env import (
     name_of,
 )
 from shmppo.errors import EnvError
-from shmppo.spaces.observations import NUMBERS
+from shmppo.spaces.observations import DEFINED_BYTES
 from shmppo.utils.global_generators import OwnGenerators
 from shmppo.utils.rng import episode_seed, seed_spaces
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
@@ -130,7 +130,8 @@ class GymnasiumHandle(RenderedHandle):
             restore_snapshot(self.env, self._task.snapshot, snapshot)
 
     def close(self) -> None:
-        close_environment(self.env, name_of(self.index))
+        with self._generators:
+            close_environment(self.env, name_of(self.index))
 
 
 class SyncVectorEnv(VectorEnv):
@@ -253,8 +254,7 @@ class SyncVectorEnv(VectorEnv):
             self._is_vector
             and isinstance(observation, np.ndarray)
             and observation.shape == obs.shape
-            and observation.dtype.kind in NUMBERS
-            and observation.dtype.char != "g"
+            and observation.dtype.char in DEFINED_BYTES
         ):
             super()._store_leaves(i, call, observation, hashed)
             return

@@ -267,13 +267,14 @@ class Session:
         drawn = {NAMES[k] for k in np.flatnonzero(self.process_group.gather(own).any(axis=0)).tolist()}
         new = drawn - {*self.state.generators}
         self.state.generators = tuple(sorted({*self.state.generators, *new}))
-        if new and self._task.snapshot is None and backend_of(self._task).owns_generators:
+        owned = self._task.snapshot is None and backend_of(self._task).owns_generators
+        if new and owned:
             log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
             self._task = self.evaluations.task = self._task.with_generators(new)
             return True
         if new:
             self.state.mark_inexact(shared_generators(self.config, new))
-        elif drawn and not self.state.inexact_reasons:  # although each environment has its own ones
+        elif drawn and owned:  # although each environment has its own ones
             names = ", ".join(sorted(drawn))
             self.state.mark_inexact(f"code other than that of the environments, such as --network, draws from {names}")
         if failure is not None:

@@ -161,7 +161,7 @@ class Start:
         """
         if self.checkpoint is not None:
             carry = {field.name: field.shape for field in fields if field.group == "carry_even"}
-            held = {name: carry.pop(name) for name in [*carry] if name.startswith("held")}  # follows from others
+            held = {name: carry.pop(name) for name in [*carry] if name.startswith("held")}  # they follow from these
             stored = {name: array for name, array in self.checkpoint["carry"].items() if name not in held}
             check_shapes("carry", stored, carry)
             missing = {name: torch.zeros(*shape) for name, shape in held.items()}  # older checkpoints have none

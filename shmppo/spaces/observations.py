@@ -21,6 +21,8 @@ from shmppo.errors import ConfigError
 
 NUMBERS = "biuf"
 """Kinds of NumPy types whose values are real numbers."""
+DEFINED_BYTES = "?bBhHiIlLqQefd"
+"""Codes of these types, except that of long doubles, which contain undefined bytes."""
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
