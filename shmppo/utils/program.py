@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OTHERS = {"__main__", "shmppo", *sys.stdlib_module_names}  # modules that are no part of the user's program
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -73,7 +74,7 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
     digests = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name == "__main__" or name.partition(".")[0] == "shmppo":
+        if not isinstance(file, str) or name.partition(".")[0] in _OTHERS:
             continue
         path = Path(os.path.abspath(file))
         own = name in named or any(path.is_relative_to(root) for root in roots)
