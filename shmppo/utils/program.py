@@ -5,6 +5,7 @@ Workers import modules again, so they do not see what the main block has changed
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,9 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def plain_values(modules: Iterable[str]) -> dict[str, str]:
-    """Return the numbers, texts, and tuples of them in modules that are imported, and settings of NumPy and torch.
+    """Return numbers and texts in modules that are imported, and settings of NumPy and torch.
+
+    Only names count to which the source assigns a literal: others, such as the time, may differ in each process.
 
     Returns:
         The repr of each value by the name MODULE.NAME.
@@ -30,14 +34,31 @@ def plain_values(modules: Iterable[str]) -> dict[str, str]:
     values = {
         f"{module}.{name}": repr(value)
         for module in modules
-        for name, value in [*vars(sys.modules.get(module, object)).items()]
-        if module in sys.modules and not name.startswith("__") and is_plain(value)
+        if module in sys.modules
+        for name in _literals(sys.modules[module])
+        if is_plain(value := getattr(sys.modules[module], name, None))
     }
     values["numpy.geterr()"] = repr(np.geterr())
     if torch := sys.modules.get("torch"):
         values["torch.get_default_dtype()"] = repr(torch.get_default_dtype())
         values["torch.backends.mkldnn.enabled"] = repr(torch.backends.mkldnn.enabled)
     return values
+
+
+def _literals(module: ModuleType) -> list[str]:
+    """Return the names to which the source of a module assigns a literal, outside of functions and blocks."""
+    names = []
+    with suppress(OSError, SyntaxError, ValueError):  # it has no source
+        for node in ast.parse(Path(str(getattr(module, "__file__", ""))).read_text()).body:
+            match node:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ):
+                    with suppress(ValueError):
+                        ast.literal_eval(value)
+                        names.append(name)
+    return names
 
 
 def is_plain(value: Any) -> bool:

@@ -63,9 +63,13 @@ def test_the_environment_of_evaluations_is_checked_if_a_decision_reads_them(tmp_
 
 
 SCALED = """
+import os
+import time
+
 from environments import Counter
 
 SCALE = 1.0
+STARTED, PROCESS = time.time(), os.getpid()  # which may differ
 LISTED = [0.0]
 
 class Scaled(Counter):
