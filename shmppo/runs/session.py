@@ -267,7 +267,7 @@ class Session:
         drawn = {NAMES[k] for k in np.flatnonzero(self.process_group.gather(own).any(axis=0)).tolist()}
         new = drawn - {*self.state.generators}
         self.state.generators = tuple(sorted({*self.state.generators, *new}))
-        owned = self._task.snapshot is None and backend_of(self._task).owns_generators
+        owned = bool(drawn) and self._task.snapshot is None and backend_of(self._task).owns_generators
         if new and owned:
             log.info("the environment draws from %s: each environment gets its own ones", ", ".join(sorted(new)))
             self._task = self.evaluations.task = self._task.with_generators(new)
