@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -46,6 +47,21 @@ class Faulty(Counter):
                 return np.zeros(2), 1e300, False, False, {}
             if self.how == "infinite":
                 return np.zeros(2), float("inf"), False, False, {}
+        return super().step(action)
+
+
+class CatchesTimeout(Counter):
+    """Hangs at its 40th step, and continues after any exception."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 40
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.left -= 1
+        if self.left == 0:
+            with contextlib.suppress(Exception):
+                time.sleep(1000)
         return super().step(action)
 
 

@@ -282,3 +282,19 @@ class Lists(Plain):
     def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         self.calls[0] += 1
         return super().forward(obs, first, state)
+
+
+class Bfloat16Buffer(Plain):
+    """Has a constant of a type that NumPy lacks."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self.register_buffer("constant", torch.ones(3, dtype=torch.bfloat16), persistent=False)
+
+
+class SparseBuffer(Plain):
+    """Has a sparse constant."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self.register_buffer("constant", torch.eye(3).to_sparse(), persistent=False)

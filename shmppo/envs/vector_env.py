@@ -36,9 +36,11 @@ class Progress:
 
     Attributes:
         counter: int64 [1], which the process may replace by an array that others see.
+        interrupted: whether a call that gave no result in time was interrupted, which depends on the clock.
     """
 
     counter = np.zeros(1, np.int64)
+    interrupted = False
 
 
 def name_of(env_index: int) -> str:

@@ -95,6 +95,7 @@ def _interrupt_environment(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if isinstance(frame.f_locals.get("self"), (EnvHandle, VectorEnv)):
             Progress.counter += 1  # another environment may hang next
+            Progress.interrupted = True
             raise TimeoutError("no result in time; if the environment is that slow, raise --worker-timeout")
         frame = frame.f_back
 

@@ -72,7 +72,10 @@ class UserModule(nn.Module, ABC):
             if is_plain(value) and key != "training" and not key.startswith("_")
         }
         buffers = {name: buffer for name, buffer in self.module.named_buffers() if buffer.device.type != "meta"}
-        return state | {name: str(zlib.crc32(buffer.cpu().numpy().tobytes())) for name, buffer in buffers.items()}
+        for name, buffer in buffers.items():
+            dense = buffer if buffer.layout == torch.strided else buffer.to_dense()
+            state[name] = str(zlib.crc32(dense.detach().cpu().to(torch.complex128).numpy().tobytes()))  # of any type
+        return state
 
     @property
     def changed_state(self) -> str | None:

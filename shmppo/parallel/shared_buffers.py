@@ -92,7 +92,7 @@ class Rollout:
     ended_length: np.ndarray = collected("i8", "T N", "its length; 0 if it failed, −1 if it does not count")
     ended_info: np.ndarray = collected("f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none")
     failed_starts: np.ndarray = collected("i8", "N", "number of episodes whose reset has failed")
-    unrepeated: np.ndarray = collected("?", "N", "a skipped episode did not fail when it was repeated")
+    unrepeated: np.ndarray = collected("?", "N", "a skipped episode did not fail again, or one hung")
     valid_steps: np.ndarray = collected("i8", "N", "number of valid steps, at most T")
     obs_moments: np.ndarray = collected("f8", "N 2 D", "mean and sum of squared deviations of the observations")
     added: dict[str, np.ndarray] = _ADDED

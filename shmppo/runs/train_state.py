@@ -165,7 +165,7 @@ class TrainState:
         self.iteration += 1
         finished = self.episodes.add_rollout(rollout, self._config.first_row, group)
         if rollout.unrepeated.any():
-            self.mark_inexact("an episode that --skip-bad-episodes has skipped did not fail when it was repeated")
+            self.mark_inexact("a skipped episode did not fail when it was repeated, or an environment hung")
         for feature in self.features:
             feature.end_episodes(finished[:, 1].astype(int).tolist(), finished[:, 4:])
         acted = int(group.gather(rollout.valid_steps).sum())

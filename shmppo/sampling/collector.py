@@ -20,7 +20,7 @@ from shmppo.envs.backends import make_range
 from shmppo.envs.episode_info import info_row
 from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import EnvSpec
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, Progress
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.actor import Actor
@@ -320,7 +320,7 @@ class Collector:
         values = self._actor.values_of(self._envs.obs)
         np.copyto(rollout.bootstrap[valid_steps - 1], values, where=~self._first)
         rollout.valid_steps[:] = valid_steps
-        rollout.unrepeated[:] = self._envs.unrepeated
+        rollout.unrepeated[:] = self._envs.unrepeated | Progress.interrupted
         rollout.failed_starts[:], self._envs.failed_starts[:] = self._envs.failed_starts, 0
         if self._envs.active is not None:
             steps, carries = (rollout, self._params, self._sequences.acted), self._buffers.carries

@@ -121,6 +121,12 @@ def test_a_schedule_that_is_random_makes_a_run_inexact(tmp_path: Path) -> None:
         assert summary["exact"] is exact
 
 
+@pytest.mark.parametrize("name", ["Bfloat16Buffer", "SparseBuffer"])
+def test_a_constant_buffer_may_be_of_any_type(name: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, core="none", check_determinism=0, network=f"networks:{name}")
+    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["exact"]
+
+
 @pytest.mark.parametrize("name", ["Counts", "RunningMean", "Draws"])
 def test_a_network_with_a_state_of_its_own_makes_a_run_inexact(name: str, tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, core="none", check_determinism=0, network=f"networks:{name}")
