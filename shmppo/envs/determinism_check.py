@@ -185,12 +185,12 @@ class CheckedEnv:
     def _checked_step(self) -> Outcome:
         """Step all environments, and return the outcome of the checked one.
 
-        After a quarter of the steps, environment 0 begins another episode, because the environments may share an
-        attribute of their class that a reset changes.
+        After a quarter of the steps, environment 0 begins another episode, and an evaluation begins, because the
+        environments may share an attribute of their class that a reset or a constructor changes.
         """
-        if not self._request.alone and self._seeded and self._steps == self._request.steps // 4:
-            self._envs.reset_env(0, FIRST_OF_HISTORY)
         if not self._request.alone and self._steps == self._request.steps // 4:
+            if self._seeded:
+                self._envs.reset_env(0, FIRST_OF_HISTORY)
             self._begin_evaluation()
         episode, step = self._envs.handles[self._i].episode, self._envs.lengths[self._i] + 1
         self._place = f"at step {step} of episode {episode}{self._restored}"
@@ -202,10 +202,8 @@ class CheckedEnv:
         """Make environments with the arguments of evaluations, if they have own ones, and begin an episode in them."""
         config = self._request.config
         if config.eval_every is not None and config.eval_env_kwargs:
-            evaluated = config.with_env_kwargs(config.eval_env_kwargs)
-            with contextlib.closing(
-                backend_of(self._request.task).make_checked(evaluated, self._request.task, 0, 1)
-            ) as envs:
+            evaluated, task = config.with_env_kwargs(config.eval_env_kwargs), self._request.task
+            with contextlib.closing(backend_of(task).make_checked(evaluated, task, 0, 1)) as envs:
                 envs.reset_all(FIRST_OF_HISTORY)
 
     def _step(self) -> dict[str, Any]:

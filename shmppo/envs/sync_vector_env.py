@@ -137,8 +137,8 @@ class GymnasiumHandle(RenderedHandle):
 class SyncVectorEnv(VectorEnv):
     """A vector environment that steps its environments one after the other.
 
-    With `skip_bad_episodes`, an environment that fails is created again and continues with its next episode. Before, it
-    repeats the failed episode once, to find out whether the failure follows from seed and actions.
+    With `skip_bad_episodes`, an environment that fails is created again, repeats the failed episode once to find out
+    whether the failure follows from seed and actions, and continues with its next episode.
     """
 
     handles: list[GymnasiumHandle]
@@ -309,12 +309,14 @@ class SyncVectorEnv(VectorEnv):
         raise error
 
     def _fails_again(self, i: int) -> bool:
-        """Whether the failed episode of environment i fails at the same step in a new instance, or is not known."""
+        """Repeat the failed episode of environment i in a new instance. Return whether it fails at the same step.
+
+        The result is True if the actions of the episode are not known.
+        """
         episode, (options, actions) = self.handles[i].episode, self._begun[i]
         if actions is None:
             return True
         self._remake(i)
-        failures: dict[int, EnvError] = {}
         rewards = np.zeros(len(self.handles))
         try:
             self.reset_env(i, episode, options)
@@ -323,6 +325,7 @@ class SyncVectorEnv(VectorEnv):
                 rewards[i], _, _ = self._advance(i, action)
         except EnvError:
             return len(self._begun[i][1] or ()) == len(actions)
+        failures: dict[int, EnvError] = {}
         self._find_invalid(rewards, failures)
         return i in failures
 

@@ -175,15 +175,16 @@ class Learner:
     ) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1.
 
-        Steps that were held back are from the policy before, so their ratio is another one.
+        Steps that were held back have been sampled by the policy before, so their ratio is not 1.
         """
         policy, value = terms["policy_loss"], terms["value_loss"]
         if not np.isfinite([policy, value]).all():
             losses = f"policy {policy}, value {value}"
             raise _invalid(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
-        held_back = self._buffers.carries[iteration % 2].held[:, :1].any()
-        limit = np.inf if held_back else MAX_FIRST_LOG_RATIO[self.config.autocast]
-        if epoch == minibatch == 0 and not largest_log_ratio <= limit:
+        if epoch > 0 or minibatch > 0 or self._buffers.carries[iteration % 2].held[:, :1].any():
+            return
+        limit = MAX_FIRST_LOG_RATIO[self.config.autocast]
+        if not largest_log_ratio <= limit:
             raise _invalid(
                 epoch,
                 minibatch,

@@ -72,7 +72,7 @@ class Pool(Protocol):
 
     @property
     def changed_values(self) -> set[str]:
-        """Sentences about values in modules that workers do not have."""
+        """Sentences about values in modules that differ between the program and its workers."""
 
     @property
     def pids(self) -> list[int]:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.config.trust import modules_of
-from shmppo.envs.creation_errors import import_environment
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import Progress
 from shmppo.lockstep.pool import (
@@ -34,7 +32,6 @@ from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.global_generators import NAMES, kept_generators
 from shmppo.utils.partition import partition
 from shmppo.utils.phase_timer import PhaseTimer
-from shmppo.utils.program import changed_value
 from shmppo.utils.torch_utils import blas_libraries, set_numeric_modes
 
 WORK: dict[type[Command], tuple[str, str]] = {
@@ -112,7 +109,6 @@ class Share:
 
     Attributes:
         timer: measures the phases of this process.
-        changed_value: see `Ready`.
     """
 
     def __init__(
@@ -143,9 +139,6 @@ class Share:
             self._gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
         elif part.shards:
             self._gradients = DeviceGradients(config, task.distribution, model, buffers)
-        with kept_generators():  # what modules draw while they are imported is not the environments'
-            import_environment(config.env_id)
-        self.changed_value = changed_value(task.program, modules_of(config.to_json()))
         with ExitStack() as opened, self._watched("made"):  # closes the environments if a later one cannot be created
             if part.columns:
                 self._collector = Collector(config, task, model, buffers, part.columns, progress)

@@ -21,6 +21,8 @@ from types import FrameType
 import torch
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import modules_of
+from shmppo.envs.creation_errors import import_environment
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, Progress, VectorEnv
 from shmppo.errors import open_standard_streams
@@ -31,8 +33,10 @@ from shmppo.models.actor_critic import build_model, move_parameters
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
 from shmppo.sampling.collector import EpisodeInProgress
 from shmppo.utils.files import open_file
+from shmppo.utils.global_generators import kept_generators
 from shmppo.utils.logs import log_to
 from shmppo.utils.phase_timer import PhaseTimer
+from shmppo.utils.program import changed_value
 from shmppo.utils.torch_utils import numeric_modes
 from shmppo.utils.user_code import FAILURES
 
@@ -104,13 +108,16 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     """Create the environments and the network, send Ready, and carry out commands until the worker has to end."""
     config, task, index = setup.config, setup.task, setup.index
     buffers = SharedBuffers(setup.fields, setup.memory)
+    with kept_generators():  # what modules draw while they are imported is not the environments'
+        import_environment(config.env_id)
+    changed = changed_value(task.program, modules_of(config.to_json()))  # before environments change it
     model = build_model(config, task.observation, task.distribution)  # with the seed of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
     share = Share(config, task, model, buffers, setup.part, PhaseTimer())
     seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
     # Created before Ready is reported: after that, the learner may send a command.
     mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)
-    reports.put(Ready(share.begin(setup.iteration, setup.episodes), share.changed_value))
+    reports.put(Ready(share.begin(setup.iteration, setup.episodes), changed))
     while (command := mailbox.receive()) is not None:
         share.timer.reset()
         interval[:] = share.execute(command)

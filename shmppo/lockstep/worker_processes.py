@@ -114,7 +114,7 @@ class WorkerProcesses:
 
     Attributes:
         restarts: number of workers that were replaced so far.
-        changed_values: see `Ready`.
+        changed_values: sentences about values in modules that differ between the program and its workers.
     """
 
     def __init__(

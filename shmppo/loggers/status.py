@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -57,8 +57,10 @@ class RunStatus:
     history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     """Mean returns of the latest iterations."""
     _since: float = field(default_factory=time.monotonic)
-    _progress: np.ndarray | None = None
-    _changed: Any = 0.0
+
+    def __post_init__(self) -> None:
+        self._progress = self.control.progress.copy()
+        self._changed = np.full(len(self._progress), time.monotonic())  # [W], when progress was seen last
 
     def add(self, row: dict[str, float], worker_seconds: Sequence[float], memory: int) -> None:
         """Record a finished iteration."""
@@ -92,14 +94,13 @@ class RunStatus:
     def _delay(self) -> str:
         """The end of the sentence that names the worker without progress, if there is one."""
         now, progress = time.monotonic(), self.control.progress.copy()
-        before = self._progress if self._progress is not None else progress + 1
-        self._progress, self._changed = progress, np.where((progress != before).any(axis=1), now, self._changed)
+        self._changed[(progress != self._progress).any(axis=1)] = now
+        self._progress = progress
         samples = progress[:, 0] < (self.iteration + 1) * self.config.rollout_steps
-        w = int(np.where(samples, self._changed, now).argmin())
-        seconds = now - self._changed[w]
-        return (
-            f", worker {w} has made no progress for {seconds:.0f} s" if seconds > QUIET_SECONDS and samples[w] else ""
-        )
+        seconds = np.where(samples, now - self._changed, 0.0)
+        if seconds.max() <= QUIET_SECONDS:
+            return ""
+        return f", worker {seconds.argmax()} has made no progress for {seconds.max():.0f} s"
 
     @property
     def stopping(self) -> str | None:

@@ -7,7 +7,6 @@ import logging
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.determinism_check import CheckProcesses
 from shmppo.envs.spec import EnvSpec
-from shmppo.runs.decisions import Decisions
 from shmppo.runs.train_state import TrainState
 
 IRREPRODUCIBLE = "the environment is not a function of its seed and its actions:"
@@ -43,7 +42,7 @@ class BackgroundCheck:
             return
         self.verdict = "passed" if self._state.checked else "not finished"
         self._due = [config]
-        if config.eval_every is not None and config.eval_env_kwargs and Decisions(config).need_evaluations:
+        if config.eval_every is not None and config.eval_env_kwargs and self._state.decisions.need_evaluations:
             self._due.append(config.with_env_kwargs(config.eval_env_kwargs))
         self._start_next()
 

@@ -232,7 +232,8 @@ class Session:
 
         For the errors, see `Pool`.
         """
-        self._carry_out(lambda: self.pool.execute(command), lambda: self.pool.execute(command))
+        act = functools.partial(self.pool.execute, command)
+        self._carry_out(act, again=act)
         if self.pool.restarts:
             self.outputs.warn("a worker failed and was replaced; run.log has the reason")
 
@@ -247,6 +248,7 @@ class Session:
             act = functools.partial(self._restart, again)
 
     def _restart(self, again: Callable[[], None]) -> None:
+        """Make all environments again, each with its own generators, and let them act. again: see `_carry_out`."""
         self.buffers.control.drawn[:] = False
         self.pool.restart(self._task)
         again()

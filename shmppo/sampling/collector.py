@@ -25,7 +25,7 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.extension import used_extensions
-from shmppo.sampling.idle_steps import hold_back_steps, insert_held_steps, leave_out_idle_steps
+from shmppo.sampling.idle_steps import held_starts, hold_back_steps, insert_held_steps, leave_out_idle_steps
 from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import action_noise_generator
@@ -278,9 +278,8 @@ class Collector:
             extension.begin_rollout(noise)
         self._sequences.reset()
         if envs.active is not None:  # sequences may begin with a step that was held back
-            held, states = carry.held[own], carry.held[own, carry.held.shape[1] - self._actor.states.shape[1] :]
-            stored = self._rollout.sequence_state
-            self._sequences.update_active(0, held[:, 0] > 0, held[:, 1] > 0, states.astype(np.float32), stored)
+            starts = held_starts(carry, own, self._actor.states.shape[1])
+            self._sequences.update_active(0, *starts, self._rollout.sequence_state)
 
     def _load_options(self) -> None:
         """Load the options of the episodes that begin in this iteration."""

@@ -1,4 +1,9 @@
-"""Leave idle steps out of a rollout, so that learning sees only steps at which a column acts."""
+"""Leave idle steps out of a rollout, so that learning sees only steps at which a column acts.
+
+If a column waits at the end of a rollout while its episode goes on, its last step is held back: the next rollout
+contains it, with the rewards until the column acts again. `Carry.held` contains, for each column, whether there is such
+a step, its `first`, value, reward, action, and policy parameters, and the recurrent state before it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,22 @@ import numpy as np
 from shmppo.parallel.shared_buffers import Carry, Rollout
 
 
+def held_starts(carry: Carry, own: slice, state_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return how the held steps of the own columns begin.
+
+    Returns:
+        (whether there is a held step, bool [own]; whether it begins an episode, bool [own]; the recurrent state before
+        it, float32 [own, S]).
+    """
+    held = carry.held[own]
+    return held[:, 0] > 0, held[:, 1] > 0, held[:, held.shape[1] - state_size :].astype(np.float32)
+
+
 def insert_held_steps(rollout: Rollout, params: np.ndarray, acted: np.ndarray, carry: Carry, own: slice) -> None:
-    """Insert the steps that the rollout before has held back as step 0, at which their rows are idle.
+    """Insert the steps that the rollout before has held back. They become step 0, at which their columns are idle.
 
     Args:
-        carry: it contains the steps.
+        carry: contains the steps.
         own: the own columns of the carry. For the other arguments, see `leave_out_idle_steps`.
     """
     held, actions = carry.held[own], rollout.actions.shape[2]
@@ -34,13 +50,11 @@ def hold_back_steps(
     carry: Carry,
     own: slice,
 ) -> None:
-    """Move the last step of each row that waits for its next one into the carry.
-
-    The rewards until the row acts again or its episode ends belong to this step, so the next rollout continues it.
+    """Move the last step of each column that waits into the carry.
 
     Args:
-        states: [own, S], recurrent states before the last step of each row.
-        waits: bool [own], whether a row is idle after the rollout while its episode goes on.
+        states: [own, S], recurrent states before the last step of each column.
+        waits: bool [own], whether a column is idle after the rollout while its episode goes on.
         carry: written. For the other arguments, see `insert_held_steps`.
     """
     held = carry.held[own]

@@ -11,10 +11,15 @@ from importlib import metadata
 from pathlib import Path
 
 from shmppo.errors import ConfigError
-from shmppo.utils.portable import NUMPY_AVX512, PROCESSORS, is_portable, numpy_uses_avx512, processor_facts
+from shmppo.utils.portable import (
+    INSTRUCTION_VARIABLES,
+    NUMPY_AVX512,
+    PROCESSORS,
+    is_portable,
+    numpy_uses_avx512,
+    processor_facts,
+)
 
-INSTRUCTION_VARIABLES = ("DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-"""Environment variables that limit the vector instructions of torch and of the libraries in it."""
 PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
 
 

@@ -19,6 +19,8 @@ NUMPY = {
     "OPENBLAS_NUM_THREADS": "1",  # the bits of large products depend on the number of threads
 }  # fmt: skip
 TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX"}
+INSTRUCTION_VARIABLES = ("DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+"""Variables that limit the vector instructions of the libraries in torch."""
 PROCESSORS = "x86-64 with AVX2 and FMA"
 """The processors that compute the same bits with these variables."""
 NUMPY_AVX512 = "NumPy with AVX512"
@@ -90,8 +92,7 @@ def check_torch() -> None:
 
 
 def _torch_is_pinned() -> bool:
-    own = all(os.environ.get(name) == value for name, value in TORCH.items())
-    return own and "DNNL_MAX_CPU_ISA" not in os.environ and "MKL_ENABLE_INSTRUCTIONS" not in os.environ
+    return all(os.environ.get(name) == TORCH.get(name) for name in {*TORCH, *INSTRUCTION_VARIABLES})
 
 
 def is_portable(kernel: str) -> bool:

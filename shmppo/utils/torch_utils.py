@@ -17,6 +17,7 @@ BLAS_SETTERS = (
     *(f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")),
     "MKL_Set_Num_Threads",
 )
+"""Functions of OpenBLAS, as NumPy, SciPy, and the system have it, and of MKL."""
 ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
@@ -24,9 +25,9 @@ ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 def numeric_modes(threads: int = 1) -> Iterator[None]:
     """Compute in the modes of a run while the context is open, whatever a script, library, or environment has set.
 
-    torch uses `threads` threads, and products of matrices in NumPy use one. torch computes those of float32 in float32.
-    Denormal numbers are not replaced by 0, also after the context. Code of the user that is called in the context may
-    change the modes again.
+    torch uses `threads` threads and computes products of float32 matrices in float32. NumPy's products of matrices use
+    one thread. Denormal numbers are not replaced by 0, also after the context. Code of the user that is called in the
+    context may change the modes again.
     """
     before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     blas_before = [(library, library.get()) for library in blas_libraries()]

@@ -13,8 +13,8 @@ import pytest
 import shmppo
 from shmppo import ConfigError, TrainConfig
 from shmppo.kernels import supported_variants
-from shmppo.utils.machine import INSTRUCTION_VARIABLES, processor_type
-from shmppo.utils.portable import NUMPY, PROCESSORS, TORCH
+from shmppo.utils.machine import processor_type
+from shmppo.utils.portable import INSTRUCTION_VARIABLES, NUMPY, PROCESSORS, TORCH
 
 pytestmark = pytest.mark.skipif("avx2" not in supported_variants(), reason="this processor has no AVX2")
 
