@@ -51,7 +51,7 @@ class ProcessOptions:
     """Stop after this iteration. Annealing is not affected. None: stop after --total-steps."""
     worker_timeout: float = neutral_option(60.0, SECONDS)
     """Seconds after which a call of an environment in a worker fails if it has given no result. A worker that makes no
-    progress for 1.25 times as long is replaced."""
+    progress for 1.25 times as long is replaced. A start or an evaluation has at least 120 seconds."""
     checkpoint_every: int | None = neutral_option(None, AT_LEAST_1, set_by_search=True)
     """Iterations between checkpoints, of which the last two and the best one are kept. A run also writes one at its
     start, every ten minutes, at its end, after a stop signal, and with each new best value of --best-by. None: only at
