@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
-import textwrap
+import sys
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -150,15 +150,20 @@ def flags_of(kind: type, default: Any = None) -> Iterator[Flag]:
 
 
 @cache
+def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """Return the statements of each class of a module by its name. Empty if the module has no source."""
+    with suppress(OSError, TypeError):
+        statements = ast.parse(inspect.getsource(sys.modules[module])).body
+        return {one.name: one.body for one in statements if isinstance(one, ast.ClassDef)}
+    return {}
+
+
+@cache
 def field_texts(kind: type) -> dict[str, str]:
     """Return the docstring below each field of a dataclass and of its bases, by name, without line breaks."""
     texts, hints = {}, typing.get_type_hints(kind)
     for base in reversed(kind.__mro__):
-        body: list[ast.stmt] = []
-        with suppress(OSError, TypeError):  # a class that was made at run time, or a built-in one, has no source
-            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-            body = definition.body if isinstance(definition, ast.ClassDef) else []
-        for field, below in itertools.pairwise(body):
+        for field, below in itertools.pairwise(_class_bodies(base.__module__).get(base.__qualname__, ())):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     added = [
