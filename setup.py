@@ -10,7 +10,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FLAGS = ["-std=c11", "-O3", "-fPIC", "-fno-fast-math", "-ffp-contract=off", "-Wno-psabi"]
+FLAGS = ["-std=c11", "-O3", "-fPIC", "-fno-fast-math", "-fno-math-errno", "-ffp-contract=off", "-Wno-psabi"]
 VARIANTS = {
     "x86_64": {
         "avx512bf16": ["-mavx512f", "-mavx2", "-mfma", "-mavx512bf16"],

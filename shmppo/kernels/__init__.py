@@ -73,6 +73,8 @@ class Kernels:
         self.backward = _function(library, f"backward_{variant}", None, address, count, address)
         self.norm = _function(library, f"norm_{variant}", ctypes.c_double, address, size)
         self.apply_function = _function(library, f"apply_function_{variant}", None, count, address, address, size)
+        self.add_rows = _function(library, f"add_rows_{variant}", None, address, size, size, address, size)
+        self.adam = _function(library, f"adam_{variant}", None, *[address] * 4, size, *[ctypes.c_float] * 4)
         # Functions of float64.c, which are the same in all variants.
         self.orthonormalize = _function(library, "orthonormalize", None, address, size, size, address)
         self.lru_factors = _function(library, "lru_factors", None, address, address, size, address, address)

@@ -1,14 +1,14 @@
-"""Functions of arrays, computed by the compiled kernels, with the same bits on each x86-64 processor with AVX2.
+"""Functions of arrays, computed by the compiled kernels, with the same bits on each processor.
 
-Without compiled kernels, NumPy computes the elementwise functions and the norm. The elementwise functions take arrays
-of any shape; for float64 they are those of NumPy. `exp` is 0 below −87 and infinite above 87,
-`log` needs positive normal numbers, and `softplus` is log(1 + exp(x)).
+Without compiled kernels, NumPy computes them, except `orthonormalize` and `lru_factors`. The elementwise functions take
+arrays of any shape; for float64 they are those of NumPy. `exp` is 0 below −87 and infinite above 87, `log` needs
+positive normal numbers, and `softplus` is log(1 + exp(x)).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -38,6 +38,29 @@ def norm(x: np.ndarray) -> float:
         return float(np.sqrt(np.square(x, dtype=np.float64).sum()))
     length: float = kernels().norm(x.ctypes.data, x.size)
     return length
+
+
+def add_rows(rows: np.ndarray, total: np.ndarray) -> None:
+    """Write the sum of the rows of a float32 array [rows, n] to `total` [n]. They are added in their order."""
+    if supported_variants():
+        kernels().add_rows(rows.ctypes.data, len(rows), rows.strides[0] // 4, total.ctypes.data, total.size)
+        return
+    total[:] = rows[0]
+    for row in rows[1:]:
+        total += row
+
+
+def adam(arrays: Sequence[np.ndarray], factor: float, rate: float, scale: float, eps: float) -> None:
+    """Step Adam as optimizer.h says. arrays: weights, gradient, and both moments, each contiguous, float32, and [n]."""
+    if supported_variants():
+        kernels().adam(*(array.ctypes.data for array in arrays), arrays[0].size, factor, rate, scale, eps)
+        return
+    weights, gradient, m, v = arrays
+    a, b, *numbers = np.array([0.1, 0.001, factor, rate, scale, eps], np.float32)
+    g = gradient * numbers[0]
+    m += a * (g - m)
+    v[:] = (1 - b) * v + b * (g * g)
+    weights -= numbers[1] * m / (np.sqrt(v) * numbers[2] + numbers[3])
 
 
 def orthonormalize(matrix: np.ndarray) -> None:

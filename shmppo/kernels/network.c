@@ -8,6 +8,7 @@
 #include "recurrent.h"
 #include "linear_recurrent.h"
 #include "attention.h"
+#include "optimizer.h"
 
 #define JOIN(a, b) a##_##b
 #define NAME(function, variant) JOIN(function, variant)
@@ -124,6 +125,15 @@ void NAME(apply_function, VARIANT)(int function, const float *x, float *y, int64
         }
         store_part(y + i, result, count - i);
     }
+}
+
+void NAME(add_rows, VARIANT)(const float *first, int64_t rows, int64_t stride, float *total, int64_t count) {
+    sum_of_rows(first, rows, stride, total, count);
+}
+
+void NAME(adam, VARIANT)(float *w, const float *gradient, float *m, float *v, int64_t count, float factor, float rate,
+                         float scale, float eps) {
+    step_of_adam(w, gradient, m, v, count, factor, rate, scale, eps);
 }
 
 /* The L2 norm of x. Element i is added to partial sum i mod PARTS. */

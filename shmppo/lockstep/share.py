@@ -26,7 +26,7 @@ from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.optimizer import Optimizer, divide_parameters
+from shmppo.ppo.optimizer import Optimizer
 from shmppo.sampling.collector import Collector, EpisodeInProgress
 from shmppo.sampling.evaluation import EvaluationShare
 from shmppo.utils.global_generators import NAMES, kept_generators
@@ -91,8 +91,8 @@ def divide_work(config: TrainConfig, parameters: int, workers: int) -> list[Part
     updates = [
         (
             partition(config.shards, parts, w) if w < parts else nothing,
-            divide_parameters(parameters, sum_parts, w) if w < sum_parts else nothing,
-            divide_parameters(parameters, step_parts, w) if w < step_parts else nothing,
+            partition(parameters, sum_parts, w) if w < sum_parts else nothing,
+            partition(parameters, step_parts, w) if w < step_parts else nothing,
         )
         for w in range(workers)
     ]

@@ -8,9 +8,11 @@ function.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,10 +20,12 @@ from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
-from shmppo.models.encoders import encoders_of, orthogonal, orthogonal_
+from shmppo.models.encoders import encoders_of
+from shmppo.models.initial_weights import initialize
 from shmppo.models.user_module import CustomNetwork
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import Leaf, ObservationSpec
+from shmppo.utils.rng import initial_weights_generator
 from shmppo.utils.torch_utils import ALIGNMENT
 
 # Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently
@@ -65,11 +69,6 @@ class Trunk(nn.Module):
             self.parts = core_type.parts
             self.part_size = core_type.part_size(config)
             self.core = core_type.module(self.encoded, config)
-            for name, parameter in self.core.named_parameters():
-                if "weight" in name:
-                    orthogonal_(parameter)
-                elif "bias" in name:
-                    nn.init.zeros_(parameter)
         self.features = config.hidden_size if self.core is not None else self.encoded
         self.layers = config.num_layers
         self.state_size = self.parts * config.num_layers * self.part_size
@@ -136,15 +135,27 @@ class ActorCritic(nn.Module):
         self.trunks = nn.ModuleList(trunk_type(config, [leaves[i] for i in seen]) for seen in with_encoder)
         if self.shares_encoder:
             self.trunks.append(Trunk(config, (), cast(Trunk, self.trunks[0])))
-        self.policy_head = orthogonal(nn.Linear(self.trunk_list[0].features, distribution.num_outputs), 0.01)
-        self.value_head: nn.Linear | None = orthogonal(nn.Linear(self.trunk_list[-1].features, 1), 1.0)
+        self.policy_head = nn.Linear(self.trunk_list[0].features, distribution.num_outputs)
+        self.value_head: nn.Linear | None = nn.Linear(self.trunk_list[-1].features, 1)
         free = distribution.num_params - distribution.num_outputs
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
+        self._initialize(initial_weights_generator(config.seed))
         losses = [one for one in added("feature_loss") if getattr(config, one.NAME) is not None]
         self.feature_losses = [one.NAME for one in losses]
         for one in losses:
             made = one.MODULE(config, leaves, self.trunk_list[0].features, distribution.action_size)
             self.add_module(one.NAME, made)
+
+    def _initialize(self, generator: np.random.Generator) -> None:
+        """Set the initial weights. Those of a custom network are its own."""
+        for trunk in self.trunks:
+            if isinstance(trunk, Trunk):
+                initialize(trunk.encoders, math.sqrt(2), generator)
+                if trunk.core is not None:
+                    initialize(trunk.core, 1.0, generator)
+        initialize(self.policy_head, 0.01, generator)
+        assert self.value_head is not None
+        initialize(self.value_head, 1.0, generator)
 
     @property
     def state_size(self) -> int:

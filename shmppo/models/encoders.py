@@ -7,26 +7,19 @@ by side.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.kernels import supported_variants
-from shmppo.kernels.functions import orthonormalize
 from shmppo.spaces.observations import Leaf
 
 MIN_SIDES = {"nature": 36, "a3c": 20}
 """Minimum height and width in pixels, by encoder: on smaller images the last convolution has no output."""
-
-
-_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
 def network_input(leaf: Leaf, stored: Tensor) -> Tensor:
@@ -58,31 +51,6 @@ def input_shape(leaf: Leaf) -> tuple[int, ...]:
     return leaf.image_size if leaf.kind == "image" else (leaf.input_size,)
 
 
-def orthogonal_(weight: Tensor, gain: float = 1.0) -> None:
-    """Fill a weight with a random matrix whose rows or columns are orthonormal, times the gain (arXiv 1312.6120).
-
-    The kernels give the same bits on each processor. Without them, torch does it.
-    """
-    if not supported_variants():
-        nn.init.orthogonal_(weight, gain)
-    elif not weight.is_meta:
-        rows = weight.shape[0]
-        normal = torch.randn(rows, weight.numel() // rows).double().numpy()
-        wide = normal.shape[1] > rows
-        matrix = np.ascontiguousarray(normal.T if wide else normal)
-        orthonormalize(matrix)
-        with torch.no_grad():
-            weight.copy_(torch.from_numpy((matrix.T if wide else matrix) * gain).reshape(weight.shape))
-
-
-def orthogonal(layer: _Layer, gain: float) -> _Layer:
-    """Initialize a layer with orthogonal weights of the given gain and zero biases. Returns the layer."""
-    orthogonal_(layer.weight, gain)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
 class Mlp(nn.Module):
     """Linear layers, each followed by the activation.
 
@@ -96,7 +64,7 @@ class Mlp(nn.Module):
         super().__init__()
         widths = [inputs, *config.encoder_sizes]
         self.activation = config.activation
-        self.linears = nn.ModuleList(orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in itertools.pairwise(widths))
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.features = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,10 +92,10 @@ class ConvolutionCnn(nn.Module):
         channels, *sides = image
         self.convolutions = nn.ModuleList()
         for wider, kernel, stride in self.layers:
-            self.convolutions.append(orthogonal(nn.Conv2d(channels, wider, kernel, stride), math.sqrt(2)))
+            self.convolutions.append(nn.Conv2d(channels, wider, kernel, stride))
             sides = [(side - kernel) // stride + 1 for side in sides]
             channels = wider
-        self.linear = orthogonal(nn.Linear(channels * sides[0] * sides[1], self.features), math.sqrt(2))
+        self.linear = nn.Linear(channels * sides[0] * sides[1], self.features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, channels, height, width] to [B, features]."""
@@ -156,8 +124,8 @@ class _ResidualBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2))
-        self.second = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2))
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         residual: Tensor = self.second(functional.relu(self.first(functional.relu(x))))
@@ -177,12 +145,12 @@ class ImpalaCnn(nn.Module):
         channels, *sides = image
         stages: list[nn.Module] = []
         for wider in (16, 32, 32):
-            first = orthogonal(nn.Conv2d(channels, wider, 3, padding=1), math.sqrt(2))
+            first = nn.Conv2d(channels, wider, 3, padding=1)
             stages += [first, nn.MaxPool2d(3, stride=2, padding=1), _ResidualBlock(wider), _ResidualBlock(wider)]
             sides = [(side + 1) // 2 for side in sides]
             channels = wider
         self.stages = nn.Sequential(*stages)
-        self.linear = orthogonal(nn.Linear(channels * sides[0] * sides[1], self.features), math.sqrt(2))
+        self.linear = nn.Linear(channels * sides[0] * sides[1], self.features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, channels, height, width] to [B, features]."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
 from shmppo.errors import ConfigError, RankError
+from shmppo.kernels.functions import add_rows
 from shmppo.parallel.failure_messages import FailureMessages, name_ranks
 from shmppo.parallel.shm_allgather import ShmAllGather, open_shm_all_gather
 
@@ -68,7 +69,7 @@ class ProcessGroup:
             with self._collective():
                 gathered = self._gather_in_shared_memory(tensor.numpy())
                 if gathered is not None:
-                    add_rows(torch.from_numpy(gathered), tensor)
+                    add_rows(gathered, tensor.numpy())
                 elif self.size == 2:
                     dist.all_reduce(tensor)  # faster, and the order of two numbers does not matter
                 else:
@@ -81,7 +82,7 @@ class ProcessGroup:
         flat.copy_(tensor)
         received, own = torch.empty_like(parts), torch.empty_like(parts[0])
         dist.all_to_all_single(received, parts)
-        add_rows(received, own)
+        add_rows(received.numpy(), own.numpy())
         dist.all_gather(list(parts.unbind(0)), own)
         tensor.copy_(flat)
 
@@ -216,14 +217,6 @@ class ProcessGroup:
         """Leave the process group. It is safe to call this after a failure."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
-
-
-def add_rows(rows: Iterable[Tensor], total: Tensor) -> None:
-    """Write the sum of some rows, added in their order."""
-    first, *others = rows
-    total.copy_(first)
-    for other in others:
-        total.add_(other)
 
 
 SINGLE_PROCESS = ProcessGroup()

@@ -134,7 +134,7 @@ class ShardResults:
     """The results of the gradient computation for each shard of a minibatch."""
 
     gradients: np.ndarray = shared(SHARD_OWNER, "LEARN", "f4", "G P", "gradients")
-    total: np.ndarray = shared(PART_OWNER, "REDUCE, STEP", "f4", "P", "sum over the shards, which STEP scales")
+    total: np.ndarray = shared(PART_OWNER, "REDUCE", "f4", "P", "sum over the shards")
     loss_terms: np.ndarray = shared(SHARD_OWNER, "LEARN", "f8", "G terms", "the shard's part of the terms of the loss")
     max_log_ratio: np.ndarray = shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
 

@@ -6,26 +6,18 @@ of the gradients, so each process can do this for a part of the parameters. All 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.parallel.process_group import add_rows
+from shmppo.kernels.functions import adam, add_rows
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.utils.partition import partition
 
 BETA1, BETA2 = 0.9, 0.999
-"""Decay of the moments of Adam."""
-BLOCK = 64
-"""Parts begin at multiples of this number, so torch's vectors hold the same numbers with any division into parts."""
-
-
-def divide_parameters(parameters: int, parts: int, index: int) -> range:
-    """Divide all parameters into `parts` ranges of nearly equal size, and return range `index`."""
-    blocks = partition(-(-parameters // BLOCK), parts, index)
-    return range(blocks.start * BLOCK, min(blocks.stop * BLOCK, parameters))
+"""Decay of the moments of Adam, as in `kernels/optimizer.h`."""
 
 
 class Optimizer:
@@ -41,32 +33,36 @@ class Optimizer:
         self._name, self._eps = config.optimizer, config.adam_eps
         self._state, results = buffers.optimizer, buffers.shard_results
         added, stepped = slice(sums.start, sums.stop), slice(steps.start, steps.stop)
-        self._shards = torch.from_numpy(results.gradients[:, added]).unbind(0)
-        self._total = torch.from_numpy(results.total[added])
+        self._shards, self._total = results.gradients[:, added], results.total[added]
         arrays = buffers.published.weights, results.total, *buffers.optimizer.moments
-        self._arrays = [torch.from_numpy(array[stepped]) for array in arrays]
-        self._count = torch.zeros(())
+        self._arrays = [array[stepped] for array in arrays]
 
     def add_gradients(self) -> None:
         """Write the sum of the gradients of all shards, in order."""
         add_rows(self._shards, self._total)
 
-    @torch.no_grad()
     def step(self) -> None:
         """Scale the gradient, and step, with the numbers that the learner has written to `OptimizerState`."""
         weights, gradient, *moments = self._arrays
         rate, factor = float(self._state.learning_rate[0]), float(self._state.gradient_factor[0])
-        if factor != 1:
-            gradient.mul_(factor)
         if self._name == "sgd":
-            weights.add_(gradient, alpha=-rate)
+            weights -= np.float32(rate) * (np.float32(factor) * gradient)
             return
-        if self._state.steps[0] == 1:  # of the run, or after --critic-warmup-steps
-            torch._foreach_zero_(moments)
-        torch._fused_adam_(
-            [weights], [gradient], [moments[0]], [moments[1]], [], [self._count.fill_(float(self._state.steps[0]))],
-            lr=rate, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=self._eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        steps = int(self._state.steps[0])
+        if steps == 1:  # of the run, or after --critic-warmup-steps
+            for moment in moments:
+                moment.fill(0)
+        scale = 1 / math.sqrt(1 - _power(BETA2, steps))
+        adam(self._arrays, factor, rate / (1 - _power(BETA1, steps)), scale, self._eps)
+
+
+def _power(base: float, exponent: int) -> float:
+    """Return base ** exponent by multiplications, because the bits of `**` depend on the C library."""
+    result = 1.0
+    while exponent:
+        result = result * base if exponent % 2 else result
+        base, exponent = base * base, exponent // 2
+    return result
 
 
 def optimizer_state(buffers: SharedBuffers) -> dict[str, Any]:

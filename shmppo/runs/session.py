@@ -43,6 +43,7 @@ from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.history import DIRECTORIES, TABLES
 from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, saving
+from shmppo.utils import machine
 from shmppo.utils.files import replaced_file, sync
 from shmppo.utils.global_generators import NAMES
 from shmppo.utils.phase_timer import as_dict
@@ -386,7 +387,7 @@ class Session:
             "weights_sha256": None if state.updating else self.learner.weights_sha256(),
             "exact": False if inexact_reasons else None if check == "not finished" else True,
             "inexact_reasons": list(inexact_reasons),
-            "same_bits_on": state.fingerprint,
+            "same_bits_on": machine.same_bits_on(state.fingerprint),
             "environment_check": check,
             "initial_weights": state.initial_weights,
             "env_steps": steps,

@@ -88,8 +88,8 @@ class TrainState:
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """Versions of the libraries, and the processor."""
-        return machine.versions() | {"processor": machine.processor_type(self._computed_by)}
+        """Versions of the libraries that compute numbers of the run, and the processor."""
+        return machine.fingerprint(self._computed_by)
 
     def mark_inexact(self, reason: str) -> None:
         """Mark the run as inexact: its weights do not depend only on configuration and seed. It stays inexact."""
@@ -239,9 +239,11 @@ class TrainState:
         self._code = checkpoint.get("code", {})
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons = list(dict.fromkeys([*checkpoint["inexact_reasons"], *self.inexact_reasons]))
-        for name, value in self.fingerprint.items():
-            before = checkpoint["fingerprint"].get(name)
-            if before != value:
+        now = self.fingerprint
+        same_processors = machine.same_bits_on(now)["processor"]
+        for name, value in now.items():
+            before = checkpoint["fingerprint"].get(name, value)
+            if before != value and not (name == "processor" and before in same_processors):
                 self.mark_inexact(f"resumed with {name} {value}, started with {before}")
         for name, array in self._buffers.carry_arrays(self.iteration).items():
             array[:] = checkpoint["carry"][name].numpy()

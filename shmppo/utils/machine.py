@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import metadata
@@ -19,13 +20,39 @@ from shmppo.utils.portable import (
     numpy_uses_avx512,
     processor_facts,
 )
+from shmppo.version import __version__
 
-PACKAGES = ("shmppo", "torch", "gymnasium", "numpy", "mujoco")
+PACKAGES = ("torch", "gymnasium", "numpy", "mujoco")
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that can change the bits of a run's weights."""
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
+    own = {"python": platform.python_version(), "shmppo": __version__}
+    return own | {name: metadata.version(name) for name in PACKAGES}
+
+
+def fingerprint(kernel: str) -> dict[str, str]:
+    """Return what decides the bits of a run's weights: the processor, and versions of what computes its numbers.
+
+    MuJoCo computes nothing if no environment of this process has imported it, nor does torch if the kernels do it all.
+
+    Args:
+        kernel: what computes the network, "native" or "torch".
+    """
+    unused = {"torch": kernel == "native", "mujoco": "mujoco" not in sys.modules}
+    found = {name: version for name, version in versions().items() if not unused.get(name)}
+    found["python"] = ".".join(platform.python_version_tuple()[:2])
+    return found | {"processor": processor_type(kernel)}
+
+
+def same_bits_on(bits: dict[str, str]) -> dict[str, str]:
+    """Return a `fingerprint` with all processors that give the same bits.
+
+    MuJoCo and torch compute other numbers on another architecture.
+    """
+    every = ", ".join(dict.fromkeys(PROCESSORS.values()))
+    several = bits["processor"] in PROCESSORS.values() and not {"torch", "mujoco"} & bits.keys()
+    return bits | ({"processor": every} if several else {})
 
 
 def processor() -> str:
@@ -40,12 +67,12 @@ def processor_type(kernel: str) -> str:
         kernel: what computes the network, "native" or "torch".
 
     Returns:
-        `PROCESSORS` if no more than that decides. Otherwise the name, the numbers of family and model, the vector
-        instructions of torch and NumPy, because virtual machines often shorten the name and some hide instructions, and
-        INSTRUCTION_VARIABLES that are set.
+        One of `PROCESSORS` if no more than that decides. Otherwise the name, the numbers of family and model, the
+        vector instructions of torch and NumPy, because virtual machines often shorten the name and some hide
+        instructions, and INSTRUCTION_VARIABLES that are set.
     """
     if is_portable(kernel):
-        return PROCESSORS
+        return PROCESSORS[platform.machine()]
     import torch  # slow to import, and most users of this module do not need it
 
     facts = processor_facts()

@@ -1,5 +1,5 @@
 """Environment variables with which NumPy and torch compute the same bits on each x86-64 processor with AVX2 and FMA,
-whatever the number of its cores.
+whatever the number of its cores. On arm64, NumPy needs only one, and torch has none.
 
 The libraries read them on import. `import shmppo` sets those of NumPy, which environments use, unless NumPy is imported
 already. Those of torch make torch slower, so only --portable sets them.
@@ -8,6 +8,7 @@ already. Those of torch make torch slower, so only --portable sets them.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ NUMPY = {
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR", "OPENBLAS_CORETYPE": "Haswell",
     "OPENBLAS_NUM_THREADS": "1",  # the bits of large products depend on the number of threads
 }  # fmt: skip
+NUMPY_ARM64 = {"OPENBLAS_CORETYPE": "ARMV8", "OPENBLAS_NUM_THREADS": "1"}
 TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX"}
 INSTRUCTION_VARIABLES = ("DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 """Variables that limit the vector instructions of the libraries in torch."""
-PROCESSORS = "x86-64 with AVX2 and FMA"
-"""The processors that compute the same bits with these variables."""
+PROCESSORS = {"x86_64": "x86-64 with AVX2 and FMA", "aarch64": "arm64", "arm64": "arm64"}
+"""The processors that compute the same bits with these variables, by the name of the architecture."""
 NUMPY_AVX512 = "NumPy with AVX512"
 """What `processor_type` adds if NumPy is not pinned, on a processor where this matters."""
 
@@ -45,10 +47,12 @@ def pin_numpy() -> None:
 
     A processor without AVX2 could not execute the functions that they choose.
     """
-    has_avx2 = "avx2" in processor_facts().get("flags", "").split()
+    variables = NUMPY if "avx2" in processor_facts().get("flags", "").split() else {}
+    if PROCESSORS.get(platform.machine()) == "arm64":
+        variables = NUMPY_ARM64
     inherited = os.environ.pop(_INHERITED, None)
-    if has_avx2 and "numpy" not in sys.modules and inherited is None:
-        for name, value in NUMPY.items():
+    if "numpy" not in sys.modules and inherited is None:
+        for name, value in variables.items():
             os.environ.setdefault(name, value)
 
 
@@ -96,7 +100,9 @@ def _torch_is_pinned() -> bool:
 
 
 def is_portable(kernel: str) -> bool:
-    """Whether the weights of a run will be the same on all of PROCESSORS. kernel: "native" or "torch"."""
+    """Whether a run has the same weights on all PROCESSORS of this architecture. kernel: "native" or "torch"."""
+    if PROCESSORS.get(platform.machine()) == "arm64":
+        return kernel == "native" and os.environ.get("OPENBLAS_CORETYPE") == NUMPY_ARM64["OPENBLAS_CORETYPE"]
     has_avx2 = bool(_numpy_features() & {"AVX2", "X86_V3"})
     return has_avx2 and not numpy_uses_avx512() and (kernel == "native" or _torch_is_pinned())
 

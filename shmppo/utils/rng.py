@@ -14,11 +14,11 @@ import numpy as np
 from gymnasium import spaces
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _PLAYBACK = range(4)
+_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _PLAYBACK, _INITIAL_WEIGHTS = 0, 1, 2, 3, 6
 
 
 def keyed_generator(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
-    """Return the generator of one stream. purpose: what it is for; 0 … 3 are used here, others by extensions."""
+    """Return the generator of one stream. purpose: what it is for; 4 and 5 belong to extensions."""
     # Philox counts draws in the lowest word of its counter. The other three words distinguish 2^192 streams per key.
     return np.random.Generator(np.random.Philox(key=[seed, index], counter=[0, purpose, epoch, iteration]))
 
@@ -53,6 +53,11 @@ def seed_spaces(parts: Sequence[spaces.Space[Any]], seed: int) -> None:
         part.np_random.bit_generator.state = {
             "bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0,
         }  # fmt: skip
+
+
+def initial_weights_generator(run_seed: int) -> np.random.Generator:
+    """Return the generator of the network's initial weights."""
+    return keyed_generator(run_seed, 0, _INITIAL_WEIGHTS, 0, 0)
 
 
 def action_noise_generator(run_seed: int, env_index: int, iteration: int) -> np.random.Generator:

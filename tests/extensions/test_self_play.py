@@ -60,11 +60,11 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
         found.append((row["eval/return"], fmean(run.evaluate(10).returns)))
 
     opponent = "agent_environments:take_one"
-    config = dataclasses.replace(BASE, workers=0, eval_every=1, eval_opponent=opponent, run_dir=str(tmp_path / "run"))
-    train(config, callback=callback)
+    config = dataclasses.replace(BASE, workers=0, seed=2, eval_every=1, eval_opponent=opponent)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=callback)
     assert len(set(found)) > 1
     assert [own for own, _ in found] == pytest.approx([handle for _, handle in found])
-    result = evaluate(tmp_path / "run", opponent=opponent, episodes=10, seed=BASE.seed, trust=TRUST)
+    result = evaluate(tmp_path / "run", opponent=opponent, episodes=10, seed=config.seed, trust=TRUST)
     assert fmean(result.returns) == pytest.approx(found[-1][0])
 
 

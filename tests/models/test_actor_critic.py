@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import torch
 from helpers import (
     ACTION_SIZE,
     CORES,
+    DISTRIBUTION,
     KERNELS,
     OBS_SIZE,
+    OBSERVATION,
     learning_network,
     random_states,
     small_network,
@@ -30,6 +33,7 @@ from shmppo.models.actor_critic import (
     parameter_views,
     weights_sha256,
 )
+from shmppo.models.cores import CORES as CORE_TYPES
 from shmppo.ppo.gradients import pack_steps
 from shmppo.ppo.minibatches import cut_sequences
 
@@ -152,3 +156,23 @@ def test_making_a_network_does_not_change_the_random_numbers_of_torch(network: s
     model = build_model(config, task.observation, task.distribution)
     assert torch.equal(torch.get_rng_state(), before)
     assert shapes == {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("core", ["none", *CORE_TYPES])
+def test_initial_weights_depend_only_on_the_seed_and_are_orthogonal(core: str) -> None:
+    models = []
+    for torch_seed, seed in ((0, 1), (7, 1), (0, 2)):
+        torch.manual_seed(torch_seed)
+        sizes: dict[str, Any] = {"hidden_size": 12, "encoder_sizes": (9,), "seq_len": 6, "attention_window": 5}
+        models.append(ActorCritic(TrainConfig(core=core, seed=seed, **sizes), OBSERVATION, DISTRIBUTION))
+    one, same, other = (weights_sha256(model.state_dict().values()) for model in models)
+    assert one == same != other
+    gains = {"trunks.0.encoders": 2**0.5, "trunks.0.core": 1.0, "policy_head": 0.01, "value_head": 1.0}
+    for name, parameter in models[0].named_parameters():
+        if "weight" in name:
+            matrix = parameter.detach().flatten(1)
+            matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+            gain = next(gain for part, gain in gains.items() if name.startswith(part))
+            torch.testing.assert_close(matrix @ matrix.T, gain**2 * torch.eye(len(matrix)), atol=1e-5 * gain, rtol=0)
+        elif "bias" in name:
+            assert not parameter.any()

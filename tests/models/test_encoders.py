@@ -97,4 +97,6 @@ def test_the_convolutions_are_those_of_the_papers() -> None:
 def test_a_residual_block_adds_its_input() -> None:
     block, x = _ResidualBlock(4), torch.randn(2, 4, 5, 6)
     block.second.weight.zero_()
+    assert block.second.bias is not None
+    block.second.bias.zero_()
     assert torch.equal(block(x), x)

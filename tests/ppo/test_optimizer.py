@@ -1,4 +1,4 @@
-"""The optimizers: by hand, against torch.optim bit for bit, and divided into parts."""
+"""The optimizers: by hand, against torch.optim, with the same bits in parts, kernels, and NumPy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.optimizer import Optimizer, divide_parameters, load_optimizer_state, optimizer_state
+from shmppo.kernels import functions, kernels, supported_variants
+from shmppo.ppo.optimizer import Optimizer, load_optimizer_state, optimizer_state
+from shmppo.utils.partition import partition
 
 SHARDS = 3
 OPTIMIZERS = ("adam", "sgd")
@@ -22,7 +24,7 @@ def config_of(name: str, **options: Any) -> TrainConfig:
 
 
 def part_of(config: TrainConfig, buffers: Any, part: int = 0, parts: int = 1) -> Optimizer:
-    own = divide_parameters(buffers.published.weights.size, parts, part)
+    own = partition(buffers.published.weights.size, parts, part)
     return Optimizer(config, buffers, own, own)
 
 
@@ -96,11 +98,11 @@ def of_torch(config: TrainConfig, parameter: torch.nn.Parameter) -> torch.optim.
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("size", [1, 63, 1000, 4099])
 @pytest.mark.parametrize("parts", [1, 3, 16])
-def test_steps_of_parts_are_those_of_torch_bit_for_bit_also_after_a_restart(name: str, size: int, parts: int) -> None:
-    config, rng = config_of(name), np.random.default_rng(size)
-    buffers = memory(rng.standard_normal(size))
+def test_steps_are_those_of_torch_also_after_a_restart(name: str, parts: int) -> None:
+    """They have the same bits for each number of parts, also of sizes that are no multiple of a vector."""
+    size, config, rng = 4099, config_of(name), np.random.default_rng(0)
+    buffers, whole = (memory(np.random.default_rng(1).standard_normal(size)) for _ in range(2))
     parameter = torch.nn.Parameter(torch.from_numpy(buffers.published.weights.copy()))
     public = of_torch(config, parameter)
     optimizers = [part_of(config, buffers, part, parts) for part in range(parts)]
@@ -110,12 +112,34 @@ def test_steps_of_parts_are_those_of_torch_bit_for_bit_also_after_a_restart(name
             buffers = memory(weights)
             load_optimizer_state(buffers, state)
             optimizers = [part_of(config, buffers, part, parts) for part in range(parts)]
-        gradient, rate = rng.standard_normal(size, np.float32), 1e-3 * (6 - i)
-        step(buffers, optimizers, gradient, rate, 0.7 if i % 2 else 1.0)
-        parameter.grad = torch.from_numpy(gradient).mul_(0.7 if i % 2 else 1.0)
+        gradient, rate, scale = rng.standard_normal(size, np.float32), 1e-3 * (6 - i), 0.7 if i % 2 else 1.0
+        step(buffers, optimizers, gradient, rate, scale)
+        step(whole, [part_of(config, whole)], gradient, rate, scale)
+        assert buffers.published.weights.tobytes() == whole.published.weights.tobytes()
+        parameter.grad = torch.from_numpy(gradient).mul_(scale)
         public.param_groups[0]["lr"] = rate
         public.step()
-        assert buffers.published.weights.tobytes() == parameter.detach().numpy().tobytes()
+        np.testing.assert_allclose(buffers.published.weights, parameter.detach().numpy(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 33, 3000])
+def test_kernels_and_numpy_have_the_same_bits(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(size)
+    start = rng.standard_normal((4, size), np.float32)
+    start[3] = np.abs(start[3])
+    shards = rng.standard_normal((SHARDS, size + 5), np.float32)[:, :size]
+    numbers = 0.7, 1e-3, 1.5, 1e-5
+    found = []
+    for variant in supported_variants():
+        arrays, total = start.copy(), np.empty(size, np.float32)
+        kernels(variant).adam(*(array.ctypes.data for array in arrays), size, *numbers)
+        kernels(variant).add_rows(shards.ctypes.data, SHARDS, size + 5, total.ctypes.data, size)
+        found.append(arrays.tobytes() + total.tobytes())
+    monkeypatch.setattr(functions, "supported_variants", list)
+    arrays, total = start.copy(), np.empty(size, np.float32)
+    functions.adam(list(arrays), *numbers)
+    functions.add_rows(shards, total)
+    assert {*found, arrays.tobytes() + total.tobytes()} == {arrays.tobytes() + total.tobytes()}
 
 
 def test_before_the_first_step_there_is_no_state() -> None:

@@ -260,7 +260,7 @@ def test_control_characters_of_a_checkpoint_do_not_reach_the_log(original: Path,
     shutil.copytree(original, run)
     state = load_checkpoint(run / "checkpoint.pt")
     state.pop("format")
-    state["fingerprint"]["torch"] = "1\x1b[2J\ntouch /tmp/owned; #"
+    state["fingerprint"]["numpy"] = "1\x1b[2J\ntouch /tmp/owned; #"
     write_checkpoint(run / "checkpoint.pt", state)
     summary = shmppo.resume(run, quiet=True, stop_at_iteration=3)
     assert not summary["exact"]

@@ -7,18 +7,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import shmppo
 from shmppo import ConfigError, TrainConfig
 from shmppo.kernels import supported_variants
-from shmppo.utils.machine import processor_type
+from shmppo.utils.machine import fingerprint, processor_type
+from shmppo.utils.machine import same_bits_on as same_bits_on_all
 from shmppo.utils.portable import INSTRUCTION_VARIABLES, NUMPY, PROCESSORS, TORCH
 
 pytestmark = pytest.mark.skipif("avx2" not in supported_variants(), reason="this processor has no AVX2")
 
 PINNED = (*NUMPY, *TORCH)
+X86_64 = PROCESSORS["x86_64"]
+EVERY = f"{X86_64}, arm64"
 SMALL = {
     "env": "environments:Exponential", "num-envs": 2, "rollout-steps": 8, "minibatches": 1, "epochs": 1,
     "hidden-size": 4, "encoder-sizes": 4, "workers": 0, "check-determinism": 0,
@@ -56,16 +60,16 @@ def resume(run_dir: Path) -> str:
 
 @pytest.mark.slow(reason="about 45 s")
 def test_a_run_says_on_which_processors_its_weights_are_the_same_also_after_a_resume(tmp_path: Path) -> None:
-    assert train(tmp_path / "native") == PROCESSORS
-    assert resume(tmp_path / "native") == PROCESSORS
-    assert train(tmp_path / "portable", "--kernel", "torch", "--portable") == PROCESSORS
-    assert resume(tmp_path / "portable") == PROCESSORS
+    assert train(tmp_path / "native") == EVERY
+    assert resume(tmp_path / "native") == EVERY
+    assert train(tmp_path / "portable", "--kernel", "torch", "--portable") == X86_64
+    assert resume(tmp_path / "portable") == X86_64
     one_type = train(tmp_path / "torch", "--kernel", "torch")
-    assert one_type != PROCESSORS
+    assert one_type not in (EVERY, X86_64)
     assert resume(tmp_path / "torch") == one_type
     auxiliary = ("--kernel", "native", "--auxiliary", "networks:Predict")
     assert train(tmp_path / "auxiliary", *auxiliary) == one_type
-    assert train(tmp_path / "portable-auxiliary", *auxiliary, "--portable") == PROCESSORS
+    assert train(tmp_path / "portable-auxiliary", *auxiliary, "--portable") == X86_64
 
 
 @pytest.mark.slow(reason="10 s")
@@ -120,3 +124,17 @@ def test_variables_that_limit_vector_instructions_belong_to_the_processor(
     monkeypatch.setenv(name, "AVX2")
     assert processor_type("torch") != before
     assert f"{name}=AVX2" in processor_type("torch")
+
+
+def test_only_what_computes_numbers_of_a_run_decides_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmppo.utils.machine.processor_type", lambda kernel: X86_64)
+    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
+    native = fingerprint("native")
+    assert native.keys() == {"python", "shmppo", "gymnasium", "numpy", "processor"}
+    assert same_bits_on_all(native)["processor"] == EVERY
+    by_torch = fingerprint("torch")
+    assert by_torch.keys() - native.keys() == {"torch"}
+    assert same_bits_on_all(by_torch)["processor"] == X86_64
+    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
+    assert fingerprint("native").keys() - native.keys() == {"mujoco"}
+    assert same_bits_on_all(fingerprint("native"))["processor"] == X86_64

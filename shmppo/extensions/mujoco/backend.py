@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -28,16 +28,14 @@ class MujocoBackend(Backend):
 
     name = "mujoco"
 
-    def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
-        """Let Gymnasium make the environment, and MuJoCo log its warnings.
+    def accepts(self, env: Any) -> bool:
+        """Return False, but let MuJoCo log its warnings if the new environment has imported it.
 
         Without a handler, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
         """
-        with suppress(Exception):
-            import mujoco
-
+        if (mujoco := sys.modules.get("mujoco")) is not None:
             mujoco.set_mju_user_warning(log.warning)
-        return None
+        return False
 
     def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
         if config.env_backend not in ("auto", self.name):
