@@ -11,6 +11,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-fno-fast-math", "-fno-math-errno", "-ffp-contract=off", "-Wno-psabi"]
+GENERIC = {"generic": ["-DGENERIC_LANES=4"], "scalar": ["-DGENERIC_LANES=1"]}
 VARIANTS = {
     "x86_64": {
         "avx512bf16": ["-mavx512f", "-mavx2", "-mfma", "-mavx512bf16"],
@@ -33,7 +34,7 @@ class BuildKernels(build_ext):
         objects = []
         try:
             network, float64 = ext.sources
-            variants = {**VARIANTS.get(platform.machine(), {}), "generic": []}
+            variants = {**VARIANTS.get(platform.machine(), {}), **GENERIC}
             sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
             for source, name, flags in [*sources, (float64, "float64", [])]:
                 objects.append(build / f"{name}.o")

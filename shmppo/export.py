@@ -9,6 +9,7 @@ from typing import Literal
 
 import tyro
 
+from shmppo.config.checks import require
 from shmppo.config.command_line import parse
 from shmppo.config.trust import Modules
 from shmppo.errors import output_as_stderr, run_command
@@ -24,11 +25,15 @@ class ExportConfig:
     checkpoint: str = "last"
     """Checkpoint to export: last, best (see --best-by of train), the number of an iteration, or the path of a
     checkpoint file."""
-    format: Literal["onnx", "torchscript", "policy"] = "onnx"
-    """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format. policy: a
-    small directory for evaluate, load_policy, --init-from, and verify, which can train it again."""
+    format: Literal["onnx", "torchscript", "c", "policy"] = "onnx"
+    """onnx: for onnxruntime and other runtimes. torchscript: for libtorch; torch has deprecated this format. c: source
+    in C99 that needs no library, also for microcontrollers, and computes the bits of shmppo. policy: a small directory
+    for evaluate, load_policy, --init-from, and verify, which can train it again."""
     out: Path | None = None
-    """File to write, or directory for a policy. None: policy.onnx, policy.pt, or policy in the run's directory."""
+    """File to write, or directory for a policy. None: policy.onnx, policy.pt, policy.c, or policy in the run's
+    directory."""
+    weights: Literal["static", "binary"] = "static"
+    """Where --format c puts the weights: into the source, or into a file of float32 numbers in little-endian order."""
     trust: Modules = ()
     """A module or package of which the run may import code, for example that of its own environment. Give the flag once
     per module."""
@@ -43,11 +48,15 @@ def _export() -> None:
     text = "Export the policy of a run for other runtimes, or to publish it."
     options = parse(ExportConfig, sys.argv[1:], program("export"), text, example="runs/pendulum --format onnx")
     arguments = dict(vars(options))
+    require(
+        options.weights == "static" or options.format == "c",
+        "--weights binary is only for --format c; add it, or remove --weights",
+    )
     with output_as_stderr():
         if options.format == "policy":
             from shmppo.tools.export_policy import export_policy
 
-            del arguments["format"], arguments["trust"]
+            del arguments["format"], arguments["trust"], arguments["weights"]
             path = export_policy(**arguments)
         else:
             from shmppo.tools.export import export

@@ -26,8 +26,9 @@ if [ ! -d site ]; then
 fi
 mkdir -p build
 flags=(-std=c11 -O3 -fPIC -fno-fast-math -fno-math-errno -ffp-contract=off -Wno-psabi)
-for variant in neon generic; do
-    aarch64-linux-gnu-gcc "${flags[@]}" "-DVARIANT=$variant" -c "$repository/shmppo/kernels/network.c" -o "build/$variant.o"
+for variant in neon "generic -DGENERIC_LANES=4" "scalar -DGENERIC_LANES=1"; do
+    # shellcheck disable=SC2086
+    aarch64-linux-gnu-gcc "${flags[@]}" -DVARIANT=$variant -c "$repository/shmppo/kernels/network.c" -o "build/${variant%% *}.o"
 done
 aarch64-linux-gnu-gcc "${flags[@]}" -c "$repository/shmppo/kernels/float64.c" -o build/float64.o
 library=$repository/shmppo/kernels/network.cpython-311-aarch64-linux-gnu.so

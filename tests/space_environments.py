@@ -17,6 +17,9 @@ SPACES: dict[str, spaces.Space] = {
     "integers": spaces.Box(-5, 5, (3,), np.int16),
     "image": spaces.Box(0, 255, (36, 40, 3), np.uint8),
     "stacked": spaces.Box(0, 9, (2, 3, 7, 8), np.uint8),
+    "parts": spaces.Dict(
+        {"flags": spaces.MultiBinary(3), "inner": spaces.Tuple((spaces.Discrete(4, start=1), spaces.Box(-1, 1, (2,))))}
+    ),
     "dict": spaces.Dict(
         {
             "camera": spaces.Box(0, 255, (36, 36), np.uint8),

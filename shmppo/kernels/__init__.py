@@ -15,8 +15,8 @@ import numpy as np
 
 from shmppo.errors import ConfigError
 
-VARIANTS = ("avx512bf16", "avx512", "avx2", "neon", "generic")
-"""The variants of the kernels, the fastest first."""
+VARIANTS = ("avx512bf16", "avx512", "avx2", "neon", "generic", "scalar")
+"""The variants of the kernels, the fastest first. The last one is that of exported policies."""
 
 _DIRECTORY = Path(__file__).parent
 

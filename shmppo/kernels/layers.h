@@ -119,7 +119,7 @@ static void norm_backward(const Layer *l, const Batch *batch) {
         float mean = sum_units(by_y, NULL, width) / (float)width;
         float slope = sum_units(by_y, hat, width) / (float)width;
         for (int64_t i = 0; i < width; i++) {
-            float value = (by_y[i] - fmaf(hat[i], slope, mean)) * hat[width];
+            float value = (by_y[i] - fma_of_one(hat[i], slope, mean)) * hat[width];
             by_x[i] = l->into_by_x == ADD ? by_x[i] + value : value;
         }
     }

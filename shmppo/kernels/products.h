@@ -91,7 +91,7 @@ INLINE void multiply_as(int bf16, Rows a, int64_t rows, const float *packed, int
     float pairs[ROW_BLOCK * BLOCK / 2];
     int64_t k = 0;
     do { /* at least once, because a product without inputs is `start` */
-        int64_t inputs = depth - k < BLOCK ? depth - k : BLOCK;
+        int64_t inputs = depth - k < BLOCK ? depth - k : (int64_t)BLOCK;
         for (int64_t first = 0; first < rows; first += ROW_BLOCK) {
             int64_t end = first + ROW_BLOCK < rows ? first + ROW_BLOCK : rows;
             Rows left = {a.at + first * a.stride + k, a.stride};
@@ -121,10 +121,15 @@ INLINE void multiply_as(int bf16, Rows a, int64_t rows, const float *packed, int
 
 static void multiply(Rows a, int64_t rows, const float *packed, int64_t depth, int64_t columns, const float *start,
                      int64_t start_stride, int bf16, Rows c) {
-    if (bf16)
+#ifdef WITHOUT_BF16 /* in exported policies, which may not have the memory for it */
+    (void)bf16;
+#else
+    if (bf16) {
         multiply_as(1, a, rows, packed, depth, columns, start, start_stride, c);
-    else
-        multiply_as(0, a, rows, packed, depth, columns, start, start_stride, c);
+        return;
+    }
+#endif
+    multiply_as(0, a, rows, packed, depth, columns, start, start_stride, c);
 }
 
 /* Copy `count` numbers of row chosen[i], from `column` on. With bf16: pairs of the rows chosen[2i] and chosen[2i + 1]; the

@@ -12,20 +12,20 @@
 #error "every operation must be rounded as IEEE 754 says"
 #endif
 
-#if defined(__AVX512F__)
+#if !defined(GENERIC_LANES) && !defined(__aarch64__) && !(defined(__AVX2__) && defined(__FMA__))
+#define GENERIC_LANES 4
+#endif
+#if defined(GENERIC_LANES) /* vectors of any width, for any processor */
+enum { LANES = GENERIC_LANES, TILE_ROWS = LANES > 1 ? 8 : 1, TILE_VECTORS = LANES > 1 ? 2 : 1 };
+#elif defined(__AVX512F__)
 #include <immintrin.h>
 enum { LANES = 16, TILE_ROWS = 8, TILE_VECTORS = 2 };
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 enum { LANES = 8, TILE_ROWS = 6, TILE_VECTORS = 2 };
-#elif defined(__aarch64__) && !defined(GENERIC_LANES)
+#elif defined(__aarch64__)
 #include <arm_neon.h>
 enum { LANES = 4, TILE_ROWS = 6, TILE_VECTORS = 4 };
-#else
-#ifndef GENERIC_LANES /* a test compiles other widths */
-#define GENERIC_LANES 4
-#endif
-enum { LANES = GENERIC_LANES, TILE_ROWS = 8, TILE_VECTORS = 2 };
 #endif
 
 enum { PARTS = 16 }; /* partial sums of a sum over units, and of a norm */
@@ -57,17 +57,32 @@ INLINE void store_part(float *at, Vector v, int64_t count) {
     memcpy(at, &v, count >= LANES ? sizeof v : 4 * (size_t)count);
 }
 
-/* a·b + c, rounded once */
+/* a·b + c, rounded once. Without an instruction for it: the product is exact in double, and its sum with c is rounded to
+ * odd, so that rounding it again to float gives the exact result (Boldo and Melquiond 2008). */
+INLINE float fma_of_one(float a, float b, float c) {
+#if defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, c);
+#else
+    double product = (double)a * (double)b, addend = c, sum = product + addend, part = sum - product;
+    double error = (product - (sum - part)) + (addend - part); /* of the sum, exact (Knuth) */
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if ((error > 0 || error < 0) && !(bits & 1)) bits += (error > 0) == (sum > 0) ? 1 : UINT64_MAX;
+    memcpy(&sum, &bits, sizeof bits);
+    return (float)sum;
+#endif
+}
+
 INLINE Vector fma_(Vector a, Vector b, Vector c) {
-#if defined(__AVX512F__)
+#if defined(GENERIC_LANES)
+    for (int i = 0; i < LANES; i++) c[i] = fma_of_one(a[i], b[i], c[i]);
+    return c;
+#elif defined(__AVX512F__)
     return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__) && defined(__FMA__)
     return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__aarch64__) && !defined(GENERIC_LANES)
-    return (Vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
-    for (int i = 0; i < LANES; i++) c[i] = fmaf(a[i], b[i], c[i]);
-    return c;
+    return (Vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #endif
 }
 
@@ -95,7 +110,7 @@ INLINE Vector bf16_fma(Bits a, Bits b, Vector c) {
 
 /* a₀·b₀ + (a₁·b₁ + c) with pairs of bfloat16, as kernels.h says */
 INLINE Vector pair_fma(Vector a, Vector b, Vector c) {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !defined(GENERIC_LANES)
     return (Vector)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
 #else
     const Bits upper = (Bits){0} - 0x10000;

@@ -61,6 +61,7 @@ class NativeNetwork:
         values: [R, 1], an output.
         by_params: [R, P], the derivative of the loss with respect to `params`, an input of `backward`.
         by_values: [R, 1], that with respect to `values`.
+        layers, builder, kernels: the layers, what has made them, and the functions that compute them.
         outputs: `params`, `values` as [R], and for the `backward` of a loss of features, those of the actor [R, F],
             each with its derivative. `backward` overwrites that of the features.
     """
@@ -92,27 +93,27 @@ class NativeNetwork:
             variant: of the kernels. None: the fastest one.
         """
         self._model, self._obs, self._gradients = model, obs, gradients
-        self._kernels = kernels(variant)
+        self.kernels = kernels(variant)
         self.state = np.zeros((sequences, model.state_size), np.float32) if state is None else state
         self.params = np.zeros((row_count, model.params_size), np.float32)
         self.values = np.zeros((row_count, 1), np.float32)
         self.by_params, self.by_values = np.zeros_like(self.params), np.zeros_like(self.values)
         self._one_step = np.array([sequences], np.int32)
-        self._builder = LayerBuilder(model, row_count, self.state, gradients)
+        self.builder = LayerBuilder(model, row_count, self.state, gradients)
         self._build(statistics, writes_state=state is not None, bf16=bf16)
-        for layer in self._builder.layers:
+        for layer in self.builder.layers:
             address = ctypes.addressof(layer)
-            packed = self._kernels.packed_size(address)
-            sizes = {"packed": packed, "memory": self._kernels.memory_size(address, row_count, sequences)}
+            packed = self.kernels.packed_size(address)
+            sizes = {"packed": packed, "memory": self.kernels.memory_size(address, row_count, sequences)}
             for name, size in sizes.items():
                 memory = aligned_zeros(size).numpy()
                 setattr(layer, name, memory.ctypes.data)
-                self._builder.kept.append(memory)
-        self._layers = (Layer * len(self._builder.layers))(*self._builder.layers)
+                self.builder.kept.append(memory)
+        self.layers = (Layer * len(self.builder.layers))(*self.builder.layers)
 
     def _build(self, statistics: Statistics, writes_state: bool, bf16: bool) -> None:
         """Append all layers."""
-        model, builder, features = self._model, self._builder, []
+        model, builder, features = self._model, self.builder, []
         begin, encoded = 0, None
         for trunk, seen in zip(cast("list[Trunk]", model.trunk_list), model.inputs, strict=True):
             if encoded is None or not model.shares_encoder:
@@ -132,11 +133,11 @@ class NativeNetwork:
 
     def load(self) -> None:
         """Pack the current weights. Call it whenever they have changed."""
-        for scan in self._builder.scans:
+        for scan in self.builder.scans:
             scan.load()
         if self._model.log_std is not None:
             self.params[:, self._model.policy_head.out_features :] = self._model.log_std.detach().numpy()
-        self._kernels.load_weights(self._layers, len(self._layers))
+        self.kernels.load_weights(self.layers, len(self.layers))
 
     def forward(self, active: np.ndarray | None = None, index: np.ndarray | None = None) -> None:
         """Compute `params` and `values` of a batch, in the first rows.
@@ -148,14 +149,14 @@ class NativeNetwork:
         active = self._one_step if active is None else active
         count = int(active.sum())
         read = slice(count) if index is None else index
-        for leaf, i, part in self._builder.conversions:
+        for leaf, i, part in self.builder.conversions:
             stored = torch.from_numpy(self._obs[i][read])
             torch.from_numpy(part[:count]).copy_(network_input(leaf, stored).flatten(1))
         self._batch = Batch(rows=count, steps=len(active), sequences=int(active[0]), active=active.ctypes.data)
         if index is not None:
             self._batch.index = index.ctypes.data
         self._arrays = active, index  # the batch has only their addresses
-        self._kernels.forward(self._layers, len(self._layers), ctypes.byref(self._batch))
+        self.kernels.forward(self.layers, len(self.layers), ctypes.byref(self._batch))
         if self._model.has_mask:
             self.params[:count][self._obs[-1][read] == 0] = MASKED
 
@@ -172,13 +173,13 @@ class NativeNetwork:
         batch.shards, batch.first_shard = len(shards), shards.start
         batch.order, batch.bounds = order.ctypes.data, bounds.ctypes.data
         batch.gradient_stride = self._gradients.shape[1]
-        self._kernels.backward(self._layers, len(self._layers), ctypes.byref(batch))
+        self.kernels.backward(self.layers, len(self.layers), ctypes.byref(batch))
         log_std, columns = self._model.log_std, slice(self._model.policy_head.out_features, None)
         for i, shard in enumerate(shards):
             if log_std is not None:
                 own_rows = order[bounds[i] : bounds[i + 1]]
                 self._gradient(shard, log_std)[:] = self.by_params[own_rows, columns].sum(axis=0)
-            for scan in self._builder.scans:
+            for scan in self.builder.scans:
                 parameters = scan.log_decay, scan.log_phase
                 for parameter, gradient in zip(parameters, scan.gradients(i), strict=True):
                     self._gradient(shard, parameter)[:] = gradient
@@ -186,6 +187,6 @@ class NativeNetwork:
     def _gradient(self, shard: int, parameter: Tensor) -> np.ndarray:
         """Return where `backward` writes the gradient of a parameter."""
         assert self._gradients is not None
-        begin = self._builder.offsets[id(parameter)]
+        begin = self.builder.offsets[id(parameter)]
         flat: np.ndarray = self._gradients[shard]
         return flat[begin : begin + parameter.numel()]

@@ -114,6 +114,10 @@ class Joint:
         parts = [part.best_action(torch.cat([params[:, a], params[:, b]], -1)) for part, a, b in slices]
         return torch.cat([one.reshape(params.shape[0], -1) for one in parts], -1)
 
+    def c_action(self, outputs: str) -> list[tuple[str, str]]:
+        parts = zip(self._parts, self._output_slices, strict=True)
+        return [one for part, own in parts for one in part.c_action(f"{outputs} + {own.start}")]
+
 
 def _sum_of_parts(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Add arrays one by one. np.sum adds those of a single row in another order, so the bits would depend on rows."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shmppo.errors import ConfigError
 from shmppo.kernels.functions import sigmoid, softplus
+from shmppo.spaces.distributions import c_type
 from shmppo.spaces.special_functions import digamma, log, log_gamma, trigamma
 
 ATTEMPTS = 5  # for one gamma variate; each is accepted with a probability of at least 0.95
@@ -134,6 +135,13 @@ class Beta:
         low, high, size = (torch.from_numpy(bound) for bound in (self._low, self._high, self._range))
         scaled = torch.minimum(torch.maximum(low + size * (a / (a + b)), low), high)
         return scaled.to(low.dtype).reshape(-1, *self._shape)
+
+    def c_action(self, outputs: str) -> list[tuple[str, str]]:
+        kind, y = c_type(self._dtype), self.action_size
+        bounds = zip(self._low.tolist(), self._range.tolist(), self._high.tolist(), strict=True)
+        modes = (f"(double)mode_of(({outputs})[{k}], ({outputs})[{y + k}])" for k in range(y))
+        parts = zip(modes, bounds, strict=True)
+        return [(kind, f"limit({low} + {size} * {mode}, {low}, {high})") for mode, (low, size, high) in parts]
 
 
 def _logarithms(actions: np.ndarray) -> np.ndarray:

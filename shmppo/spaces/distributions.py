@@ -19,6 +19,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from shmppo.config.checks import require
 from shmppo.kernels.functions import exp, log, sigmoid, softplus, tanh
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -88,6 +89,12 @@ class Distribution(Protocol):
         params: [n, P]. Returns one tensor [n, …]; parts of a joint action are concatenated.
         """
 
+    def c_action(self, outputs: str) -> list[tuple[str, str]]:
+        """Return `to_env(mode(params))` as C: the type and the expression of each number.
+
+        outputs: expression of the address of the policy head's output. Raises ConfigError if there is no such code.
+        """
+
 
 class StateStd(NamedTuple):
     """Standard deviation that depends on the state: log σ = x + offset, limited to low … high, for an output x."""
@@ -95,6 +102,13 @@ class StateStd(NamedTuple):
     offset: float
     low: float = -5.0
     high: float = 2.0
+
+
+def c_type(dtype: np.dtype[Any]) -> str:
+    """Return the C type of Box actions. Raises ConfigError if there is none."""
+    kind = {"float32": "float", "float64": "double"}.get(dtype.name, "")
+    require(bool(kind), f"--format c has no actions of type {dtype}; use --format onnx")
+    return kind
 
 
 class DiagonalGaussian:
@@ -194,6 +208,19 @@ class DiagonalGaussian:
     def best_action(self, params: Tensor) -> Tensor:
         return self._clip(params[..., : self.action_size])
 
+    def c_action(self, outputs: str) -> list[tuple[str, str]]:
+        kind = c_type(self._dtype)
+        bounds = zip(self._low.tolist(), self._high.tolist(), strict=True)
+        limits = [
+            [repr(x) if math.isfinite(x) else f"{math.copysign(1, x):.0f} * HUGE_VAL" for x in pair] for pair in bounds
+        ]
+        means = [f"({kind}){self._c_mean(outputs, k)}" for k in range(self.action_size)]
+        return [(kind, f"limit((double){x}, {low}, {high})") for x, (low, high) in zip(means, limits, strict=True)]
+
+    def _c_mean(self, outputs: str, k: int) -> str:
+        """Return number k of the action before it is clipped."""
+        return f"({outputs})[{k}]"
+
     def _clip(self, actions: Tensor) -> Tensor:
         low, high = torch.from_numpy(self._low), torch.from_numpy(self._high)
         return torch.minimum(torch.maximum(actions.to(low.dtype), low), high).reshape(-1, *self._shape)
@@ -253,6 +280,11 @@ class SquashedGaussian(DiagonalGaussian):
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return super().to_env(np.where(self._bounded, self._middle + self._half * tanh(actions), actions))
+
+    def _c_mean(self, outputs: str, k: int) -> str:
+        if not self._bounded[k]:
+            return super()._c_mean(outputs, k)
+        return f"({float(self._middle[k])} + {float(self._half[k])} * (double)tanh_of(({outputs})[{k}]))"
 
     def from_env(self, actions: Any) -> np.ndarray:
         # artanh a = ½ log((1 + a) / (1 − a))
@@ -318,6 +350,9 @@ class Categorical:
     def best_action(self, params: Tensor) -> Tensor:
         return params.argmax(-1) + self._start
 
+    def c_action(self, outputs: str) -> list[tuple[str, str]]:
+        return [("int32_t", f"(largest({outputs}, {self.num_params}) + {self._start})")]
+
 
 class Bernoulli:
     """Distribution of MultiBinary actions. `params` are logits [..., A]; sigmoid(logit) is the probability of 1."""
@@ -366,6 +401,9 @@ class Bernoulli:
 
     def best_action(self, params: Tensor) -> Tensor:
         return (params > 0).to(torch.int8).reshape(-1, *self._shape)
+
+    def c_action(self, outputs: str) -> list[tuple[str, str]]:
+        return [("int32_t", f"(({outputs})[{k}] > 0.0f)") for k in range(self.action_size)]
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

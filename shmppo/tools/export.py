@@ -20,21 +20,30 @@ import importlib.util
 import json
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shmppo.config.checks import require
 from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import weights_sha256
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
-from shmppo.utils.files import user_path
+from shmppo.storage.checkpoint import load_selected_checkpoint
+from shmppo.tools.export_c import example_of, export_c
+from shmppo.utils.files import user_path, write_json
 from shmppo.utils.user_code import describe_error
+from shmppo.version import __version__
 
-SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt"}
+MANIFEST_STEPS = 3
+"""Steps of one episode in the manifest, with which a runtime can be tested."""
+SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "c": ".c"}
 
 
 class ExportedPolicy(nn.Module):
@@ -91,15 +100,17 @@ def export(
     checkpoint: str | int | Path = "last",
     format: str = "onnx",
     out: str | Path | None = None,
+    weights: str = "static",
     trust: Trusted = (),
 ) -> Path:
-    """Write the policy of a run to a file.
+    """Write the policy of a run to a file, and what a runtime needs to know to a file with the suffix .json beside it.
 
     Args:
         run_dir: directory of the run.
         checkpoint: "last", "best", an iteration, or the path of a checkpoint.
-        format: "onnx" or "torchscript".
-        out: file to write. None: policy.onnx or policy.pt in the run directory.
+        format: "onnx", "torchscript", or "c".
+        out: file to write. None: policy.onnx, policy.pt, or policy.c in the run directory.
+        weights: where "c" puts the weights: "static" (into the source) or "binary" (into a file).
         trust: see `shmppo.load_policy`.
 
     Returns:
@@ -121,26 +132,70 @@ def export(
     }
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size)
-    metadata = {
-        "env": trained.config.env_id, "iteration": trained.iteration, "state_size": trained.model.state_size,
-        "inputs": list(inputs), "outputs": policy.output_names, **trained.task.stored,
-    }  # fmt: skip
+    of_run = load_selected_checkpoint(Path(run_dir), checkpoint)["learner"]["model"]
+    about = {"weights_sha256": weights_sha256(of_run.values()), **_manifest(trained, policy, inputs)}
     write = _write_onnx if format == "onnx" else _write_torchscript
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), _writing(path):
             warnings.simplefilter("ignore")  # about deprecations and optional libraries
             if trained.config.network is not None:  # its branches that depend on data
                 warnings.simplefilter("default", torch.jit.TracerWarning)  # type: ignore[attr-defined]
-            write(policy, inputs, path, json.dumps(metadata))
-    except OSError as error:
-        raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
+            if format == "c":
+                export_c(trained, path, binary=weights == "binary")
+            else:
+                write(policy, inputs, path, json.dumps(about))
+            write_json(path.with_suffix(".json"), about)
     except Exception as error:  # torch raises many types
-        if trained.config.network is None:
+        if trained.config.network is None or isinstance(error, ConfigError):
             raise
         what = f"--network {trained.config.network} cannot be exported as {format}"
         raise ConfigError(f"{what}: {describe_error(error)}; change the network, or use another --format") from error
     return path
+
+
+@torch.no_grad()
+def _manifest(trained: TrainedPolicy, policy: ExportedPolicy, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Return what a runtime needs to know about a policy.
+
+    inputs: with two rows, in their order.
+    """
+    outputs = dict(zip(policy.output_names, policy(*inputs.values()), strict=True))
+    described = [
+        [
+            {"name": name, "shape": ["n", *one.shape[1:]], "type": str(one.dtype).removeprefix("torch.")}
+            for name, one in part.items()
+        ]
+        for part in (inputs, outputs)
+    ]
+    steps, generator = [], np.random.default_rng(0)
+    given = {name: one[:1] for name, one in inputs.items()}
+    for _ in range(MANIFEST_STEPS):
+        for i in trained.model.needed_leaves:
+            example = example_of(trained.task.observation.leaves[i], generator)
+            given[trained.input_names[i]] = torch.from_numpy(example).to(inputs[trained.input_names[i]].dtype)[None]
+        result = dict(zip(policy.output_names, policy(*given.values()), strict=True))
+        steps.append(
+            {
+                "inputs": {k: v[0].tolist() for k, v in given.items()},
+                "outputs": {k: v[0].tolist() for k, v in result.items()},
+            }
+        )
+        given |= {"state": result["next_state"]} if "state" in given else {}
+    return {
+        "shmppo": __version__, "env": trained.config.env_id, "iteration": trained.iteration,
+        "inputs": described[0], "outputs": described[1],
+        "next": {"state": "next_state"} if "state" in inputs else {},
+        "reset": "state is 0 in the first step of an episode", **trained.task.stored, "steps": steps,
+    }  # fmt: skip
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
 
 
 def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: str) -> None:

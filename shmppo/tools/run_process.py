@@ -18,6 +18,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, trust_flags, trust_of
 from shmppo.storage.run_directory import CONFIG, has_finished, holds_run
 from shmppo.utils.files import complete_rows, open_file, read_file, refuse_links
+from shmppo.utils.machine import own_cores
 from shmppo.utils.signals import kill_with_parent
 
 POLL_SECONDS = 0.1
@@ -62,7 +63,8 @@ class RunProcess:
 
         def prepare() -> None:
             """Let the run use only its cores, and end with this process."""
-            os.sched_setaffinity(0, cores)
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, cores)
             kill_with_parent()
             if os.getppid() != parent:  # it ended before the call above
                 os._exit(1)
@@ -146,7 +148,7 @@ class RunPool(Generic[Run]):
         """
         self._flags = trust_flags(trust).split()
         self.running: list[Run] = []
-        self._free_cores = sorted(os.sched_getaffinity(0))
+        self._free_cores = own_cores()
         self._jobs = min(jobs or len(self._free_cores), len(self._free_cores))
 
     def start(self, waiting: deque[Run]) -> None:

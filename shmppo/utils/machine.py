@@ -124,8 +124,13 @@ def process_state(pid: int) -> str:
         return ""
 
 
+def own_cores() -> list[int]:
+    """Return the cores that this process may use. On systems that do not tell: all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(own_cores())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from public_helpers import exit_code
+from public_helpers import exit_code, summary_of
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
@@ -130,7 +130,27 @@ def test_the_inputs_of_an_exported_file_have_the_names_of_the_environment(case: 
     files = {"shmppo": ""}
     torch.jit.load(export(tmp_path / "run", format="torchscript"), _extra_files=files)
     about = json.loads(files["shmppo"], parse_constant=pytest.fail)
-    assert (about["inputs"], about["outputs"]) == (expected, [one.name for one in model.graph.output])
+    assert about == json.loads((tmp_path / "run" / "policy.json").read_text())
+    found = [[one["name"] for one in about[part]] for part in ("inputs", "outputs")]
+    assert found == [expected, [one.name for one in model.graph.output]]
+
+
+@pytest.mark.parametrize("case", ["cartpole-lstm", "dict-gru", "cartpole-none"])
+def test_the_steps_of_the_manifest_are_those_of_the_exported_file(case: str, runs: Runs, tmp_path: Path) -> None:
+    path = export(runs(case), format="torchscript", out=tmp_path / "policy.pt", trust=("space_environments",))
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert about["weights_sha256"] == summary_of(runs(case))["weights_sha256"]
+    assert "action_space" in about
+    step, steps = torchscript_step(path), about["steps"]
+    assert len(steps) == 3
+    for given, after in zip(steps, steps[1:] + steps[:1], strict=True):
+        rows = [np.array([given["inputs"][one["name"]]], one["type"]) for one in about["inputs"]]
+        assert [list(row.shape[1:]) for row in rows] == [one["shape"][1:] for one in about["inputs"]]
+        for one, found in zip(about["outputs"], step(*rows), strict=True):
+            assert (str(found.dtype), list(found.shape[1:])) == (one["type"], one["shape"][1:])
+            np.testing.assert_allclose(found[0], given["outputs"][one["name"]], rtol=1e-5, atol=1e-6)
+        for own, following in about["next"].items():
+            assert after is steps[0] or after["inputs"][own] == given["outputs"][following]
 
 
 SPACES = [
