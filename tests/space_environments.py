@@ -20,6 +20,9 @@ SPACES: dict[str, spaces.Space] = {
     "parts": spaces.Dict(
         {"flags": spaces.MultiBinary(3), "inner": spaces.Tuple((spaces.Discrete(4, start=1), spaces.Box(-1, 1, (2,))))}
     ),
+    "odd-keys": spaces.Dict(
+        {key: spaces.Box(-1, 1, (2,)) for key in ("int", "class", "a b", "a_b", "9", "größe", "*/ x")}
+    ),
     "dict": spaces.Dict(
         {
             "camera": spaces.Box(0, 255, (36, 36), np.uint8),

@@ -30,8 +30,15 @@ ACTIVATIONS, RESULTS = ("identity", "tanh", "relu"), ("set", "add")
 TYPES = {"float32": "float", "int32": "int32_t", "uint8": "uint8_t"}
 _TEMPLATES = Path(__file__).parent / "templates"
 _INDENT = "\n    "
+_KEYWORD = re.compile(
+    "and|asm|auto|bool|break|case|catch|char|class|const|continue|default|delete|do|double|else|enum|explicit|"
+    "export|extern|false|float|for|friend|goto|if|inline|int|long|mutable|namespace|new|not|operator|or|private|"
+    "protected|public|register|restrict|return|short|signed|sizeof|static|struct|switch|template|this|throw|true|"
+    "try|typedef|typeid|typename|union|unsigned|using|virtual|void|volatile|while|xor"
+)
+"""Words of C and C++ that cannot be names."""
 _READ = """static float weights[{name}_WEIGHTS];
-    FILE *file = fopen("{name}.bin", "rb");
+    FILE *file = fopen("{file}.bin", "rb");
     if (!file || fread(weights, sizeof weights, 1, file) != 1) return 1;"""
 
 
@@ -49,7 +56,11 @@ class CPolicy:
         """Write the statements."""
         config, observation = trained.config, trained.task.observation
         self._model, self._leaves, self._hidden = trained.model, observation.leaves, config.hidden_indices
-        self._names = [re.sub(r"\W", "_", name) for name in trained.input_names]
+        self._names: list[str] = []
+        for name in map(_identifier, trained.input_names):
+            self._names.append(
+                f"{name}_{len(self._names)}" if name in self._names or _KEYWORD.fullmatch(name) else name
+            )
         self._distribution = trained.task.distribution
         self._obs = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in self._leaves]
         moments = trained.obs_mean, trained.obs_scale
@@ -193,15 +204,16 @@ def export_c(trained: TrainedPolicy, path: Path, *, binary: bool = False) -> Non
     if reason is None and config.core == "gtrxl":
         reason = "it has no core gtrxl"
     require(reason is None, f"--format c is not possible, because {reason}; use --format onnx")
-    policy, name = CPolicy(trained), re.sub(r"\W", "_", path.stem)
+    policy, name = CPolicy(trained), _identifier(path.stem)
     weights = np.array(policy.weights, "<f4")
     code = "".join(policy.statements)
     arguments = f"{name}_state *state, const {name}_input *in, {name}_output *out"
     defined = f"static const float weights[{len(weights)}] = {{\n{_lines(weights)}\n}};\n"
     results = ("action", "params", "value") if has_value else ("action", "params")
-    steps, note = policy.test_steps(), f"/* float32 numbers in {name}.bin, little-endian */"
+    steps, note = policy.test_steps(), f"/* float32 numbers in {path.stem}.bin, little-endian */"
     texts = {
-        "name": name, "env": config.env_id, "iteration": trained.iteration,
+        "name": name, "file": path.stem, "iteration": trained.iteration,
+        "env": re.sub(r"[^\w:./-]", "?", config.env_id, flags=re.ASCII),  # it may contain code
         "arguments": f"const float *weights, {arguments}" if binary else arguments,
         "inputs": "\n".join(policy.input_fields()), "states": trained.model.state_size or 1,
         "action_type": policy.action_type, "actions": len(policy.actions),
@@ -213,13 +225,18 @@ def export_c(trained: TrainedPolicy, path: Path, *, binary: bool = False) -> Non
         "test_count": TEST_STEPS, "test_steps": _INDENT.join(steps),
         "test_arguments": f"{'weights, ' * binary}&state, &steps[t].in, &out",
         "test_differs": " || ".join(f"memcmp(&out.{one}, &steps[t].out.{one}, sizeof out.{one})" for one in results),
-        "test_read": _READ.format(name=name) if binary else "",
+        "test_read": _READ.format(name=name, file=path.stem) if binary else "",
     }  # fmt: skip
     for suffix in (".c", ".h"):
         template = Template((_TEMPLATES / f"policy{suffix}").read_text())
         _write(path.with_suffix(suffix), template.substitute(texts).encode())
     if binary:
         _write(path.with_suffix(".bin"), weights.tobytes())
+
+
+def _identifier(text: str) -> str:
+    """Return a text as a part of a name in C."""
+    return re.sub(r"^(?=\d)|\W", "_", text, flags=re.ASCII)
 
 
 def _write(path: Path, content: bytes) -> None:

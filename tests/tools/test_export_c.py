@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import json
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from shmppo.errors import ConfigError
 from shmppo.export import main
 from shmppo.kernels import c_source
 from shmppo.policies.policy import input_names
+from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.export import export
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
@@ -214,6 +216,22 @@ def test_what_c_cannot_express_is_refused(changes: dict[str, Any], message: str,
     with pytest.raises(ConfigError, match=re.escape(message)):
         export(run, format="c", trust=("space_environments", "networks"))
     assert not (run / "policy.c").exists()
+
+
+def test_names_of_others_become_names_of_c(tmp_path: Path) -> None:
+    """The environment's id and the keys of its observations may contain anything, also code."""
+    config = dataclasses.replace(SMALL, env="space_environments:Shaped", env_kwargs={"space": "odd-keys"}, hide_obs=())
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run"), stop_at_iteration=1))
+    state = load_checkpoint(tmp_path / "run" / "checkpoint.pt")
+    odd = json.loads(state["config"]) | {"env": "space_environments:Shaped */ int system(const char *); /*"}
+    write_checkpoint(tmp_path / "run" / "checkpoint.pt", state | {"config": json.dumps(odd)})
+    path = export(tmp_path / "run", format="c", out=tmp_path / "1 für alle.c", trust=("space_environments",))
+    assert "system(" not in path.read_text() + path.with_suffix(".h").read_text()
+    subprocess.run(["gcc", *STRICT, "-DTEST", path, "-o", tmp_path / "program"], check=True)
+    subprocess.run([tmp_path / "program"], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["g++", "-x", "c++", "-c", "-ffp-contract=off", "-Wall", path, "-o", tmp_path / "object"], check=True
+    )
 
 
 def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 /* A policy for $env, trained with shmppo. Compile it without contractions, or its bits may change:
- *     cc -std=c99 -O2 -ffp-contract=off -c $name.c
+ *     cc -std=c99 -O2 -ffp-contract=off -c $file.c
  * With -DTEST, it is a program that compares its results with those of shmppo, bit for bit. */
-#include "$name.h"
+#include "$file.h"
 
 $kernels
 $constants

@@ -1,4 +1,4 @@
-/* A policy for $env, trained with shmppo for $iteration iterations. $name.c says how to compile it. */
+/* A policy for $env, trained with shmppo for $iteration iterations. $file.c says how to compile it. */
 #ifndef ${name}_H
 #define ${name}_H
 
