@@ -16,6 +16,7 @@ import pytest
 from public_helpers import exit_code
 
 from shmppo import TrainConfig, load_policy, train
+from shmppo.config.train_config import load_config
 from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
 from shmppo.export import main
@@ -291,22 +292,27 @@ COMPILERS = {
 }
 
 
-@pytest.mark.slow(reason="about 1 min per policy")
-@pytest.mark.timeout(900)
+@pytest.mark.slow(reason="about 3 min per policy")
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", POLICIES)
 def test_trained_policies_have_the_same_bits_on_each_processor(name: str, tmp_path: Path) -> None:
-    module = load_policy(TRAINED / name, trust=("popgym", "pettingzoo")).config.env.partition(":")[0]
-    pytest.importorskip(module.partition(".")[0]) if ":" in load_policy(TRAINED / name).config.env else None
-    path = export(TRAINED / name, format="c", out=tmp_path / "policy.c", trust=("popgym", "pettingzoo"))
+    """10,000 steps on x86-64, and 1,000 on emulated processors."""
+    trust = ("popgym", "pettingzoo")
+    module, colon, _ = load_config(TRAINED / name).env.partition(":")
+    if colon:
+        pytest.importorskip(module.partition(".")[0])
+    path = export(TRAINED / name, format="c", out=tmp_path / "policy.c", trust=trust)
     header = path.with_suffix(".h").read_text()
-    written, results = play(TRAINED / name, header, 10_000, ("popgym", "pettingzoo"))
-    outputs = set()
+    written, results = play(TRAINED / name, header, 10_000, trust)
+    output = b""
     for processor, commands in COMPILERS.items():
         for command in commands:
             if shutil.which(command[0]) is None:
                 continue
             program = compiled(path, command[:1], "-std=c99", "-ffp-contract=off", *command[1:])
             emulator = [] if processor == "x86-64" else [f"qemu-{processor}-static"]
-            outputs.add(subprocess.run([*emulator, program], input=written, capture_output=True, check=True).stdout)
-    assert len(outputs) == 1
-    assert_same(outputs.pop(), header, results)
+            given = written if processor == "x86-64" else written[: len(written) // 10]
+            found = subprocess.run([*emulator, program], input=given, capture_output=True, check=True).stdout
+            output = output or found
+            assert found == output[: len(output) * len(given) // len(written)], command
+    assert_same(output, header, results)
