@@ -37,6 +37,9 @@ ACTION_SPACES: dict[str, spaces.Space] = {
     "multi-discrete": spaces.MultiDiscrete([3, 4]),
     "multi-binary": spaces.MultiBinary(3),
     "box": spaces.Box(np.array([-1, -np.inf]), np.array([3, np.inf]), dtype=np.float64),
+    "gripper": spaces.Tuple(
+        (spaces.Box(np.array([-0.3, -7], np.float32), np.array([0.1, 1 / 3], np.float32)), spaces.Discrete(3, start=1))
+    ),
     "nested": spaces.Dict(
         {
             "arm": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)]),

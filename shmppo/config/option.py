@@ -33,6 +33,7 @@ LOG_STD = Bound("lie in -20 … 20", lambda v: abs(v) <= 20)
 FRACTION = Bound("lie in 0 … 1", lambda v: 0 <= v <= 1)
 PROPER_FRACTION = Bound("lie between 0 and 1", lambda v: 0 < v < 1)
 POSITIVE_NUMBER = Bound("be positive and below 1e30", lambda v: 0 < v < TOO_LARGE)
+POSITIVE_FLOAT32 = Bound("lie between 1e-38 and 1e30", lambda v: 1e-38 <= v < TOO_LARGE)
 COEFFICIENT = Bound("be 0 or more and below 1e30", lambda v: 0 <= v < TOO_LARGE)
 SECONDS = Bound("be positive and at most 1e6 seconds", lambda v: 0 < v <= 1e6)
 """The functions of the system that wait count in milliseconds with 32 bits."""

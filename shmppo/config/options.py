@@ -26,6 +26,7 @@ from shmppo.config.option import (
     LAYERS,
     LOG_STD,
     MAX_UNITS,
+    POSITIVE_FLOAT32,
     POSITIVE_NUMBER,
     SEED,
     UNITS,
@@ -286,7 +287,7 @@ class OptimizerOptions:
     stays within 1e-5 … 1e-2."""
     anneal_steps: int | None = option(None, AT_LEAST_1, resumable=True, searchable=False)
     """Environment steps after which annealed values reach 0. None: --total-steps."""
-    adam_eps: float = option(1e-5, POSITIVE_NUMBER)
+    adam_eps: float = option(1e-5, POSITIVE_FLOAT32)
     """Epsilon of adam."""
     max_grad_norm: float = option(0.5, POSITIVE_NUMBER)
     """Maximum L2 norm of the gradient. Larger gradients are scaled down to it."""

@@ -28,7 +28,7 @@ def _definitions(text: str) -> set[str]:
 
 def forward_source(functions: Collection[str]) -> str:
     """Return the source of functions of the headers, and of everything that they use."""
-    parts = [part for name in HEADERS for part in _parts((Path(__file__).parent / name).read_text())]
+    parts = [part for name in HEADERS for part in _parts((Path(__file__).parent / name).read_text(encoding="utf-8"))]
     defined = [_definitions(_COMMENT.sub("", part)) for part in parts]
     used = [set(re.findall(r"\w+", _COMMENT.sub("", part))) for part in parts]
     # What no function defines, such as the check of the compiler's flags, is always needed.

@@ -16,6 +16,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import modules_of
 from shmppo.envs.schedule import write_options
 from shmppo.envs.spec import EnvSpec
+from shmppo.kernels import supported_variants
 from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.learner import Learner, UpdateStatistics
@@ -89,7 +90,10 @@ class TrainState:
     @property
     def fingerprint(self) -> dict[str, str]:
         """Versions of the libraries that compute numbers of the run, and the processor."""
-        return machine.fingerprint(self._computed_by)
+        found = machine.fingerprint(self._computed_by)
+        if self._computed_by == "torch":  # the kernels compute functions for it
+            found["kernels"] = "compiled" if supported_variants() else "not compiled"
+        return found
 
     def mark_inexact(self, reason: str) -> None:
         """Mark the run as inexact: its weights do not depend only on configuration and seed. It stays inexact."""
@@ -239,12 +243,13 @@ class TrainState:
         self._code = checkpoint.get("code", {})
         log.info("resumed at iteration %d", self.iteration)
         self.inexact_reasons = list(dict.fromkeys([*checkpoint["inexact_reasons"], *self.inexact_reasons]))
-        now = self.fingerprint
+        now, before = self.fingerprint, checkpoint["fingerprint"]
         same_processors = machine.same_bits_on(now)["processor"]
-        for name, value in now.items():
-            before = checkpoint["fingerprint"].get(name, value)
-            if before != value and not (name == "processor" and before in same_processors):
-                self.mark_inexact(f"resumed with {name} {value}, started with {before}")
+        for name in sorted(now.keys() | before.keys()):
+            own, other = now.get(name), before.get(name)
+            unused = name == "mujoco" and None in (own, other)  # something else in one of the processes has imported it
+            if own != other and not unused and not (name == "processor" and str(other) in same_processors):
+                self.mark_inexact(f"resumed with {name} {own}, started with {other}")
         for name, array in self._buffers.carry_arrays(self.iteration).items():
             array[:] = checkpoint["carry"][name].numpy()
         self.actions.load({name: tensor.numpy() for name, tensor in checkpoint["actions"].items()}, self.iteration)

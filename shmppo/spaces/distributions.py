@@ -351,6 +351,8 @@ class Categorical:
         return params.argmax(-1) + self._start
 
     def c_action(self, outputs: str) -> list[tuple[str, str]]:
+        fits = self._start > -(2**31) and self._start + self.num_params <= 2**31
+        require(fits, f"--format c has no actions from {self._start} on; use --format onnx")
         return [("int32_t", f"(largest({outputs}, {self.num_params}) + {self._start})")]
 
 

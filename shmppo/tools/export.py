@@ -123,6 +123,11 @@ def export(
     installed = importlib.util.find_spec("onnxscript") is not None
     require(installed or format != "onnx", "--format onnx needs onnx and onnxscript; pip install 'shmppo[export]'")
     path = user_path(out or Path(run_dir) / f"policy{SUFFIXES[format]}", "--out")
+    require(
+        path.suffix == SUFFIXES[format] and path.stem not in ("config", "summary"),
+        f"--out is {path}; give it a name that ends with {SUFFIXES[format]}, but not config or summary",
+    )
+    require(weights in ("static", "binary"), f"weights is {weights!r}; use 'static' or 'binary'")
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
     leaves, names = trained.task.observation.leaves, trained.input_names
@@ -131,7 +136,7 @@ def export(
         for i in trained.model.needed_leaves
     }
     if trained.model.state_size:
-        inputs["state"] = torch.zeros(2, trained.model.state_size)
+        inputs["state"] = torch.zeros(2, trained.model.state_size, dtype=torch.float32)
     of_run = load_selected_checkpoint(Path(run_dir), checkpoint)["learner"]["model"]
     about = {"weights_sha256": weights_sha256(of_run.values()), **_manifest(trained, policy, inputs)}
     write = _write_onnx if format == "onnx" else _write_torchscript

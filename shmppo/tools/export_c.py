@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from shmppo.config.checks import require
+from shmppo.errors import ConfigError
 from shmppo.kernels import Layer, constants
 from shmppo.kernels.c_source import forward_source
-from shmppo.models.native import NativeNetwork, why_not_native
+from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.policies.policy import TrainedPolicy
 from shmppo.spaces.distributions import MASKED
 from shmppo.spaces.normalization import leaf_statistics
@@ -39,7 +39,7 @@ _KEYWORD = re.compile(
 """Words of C and C++ that cannot be names."""
 _READ = """static float weights[{name}_WEIGHTS];
     FILE *file = fopen("{file}.bin", "rb");
-    if (!file || fread(weights, sizeof weights, 1, file) != 1) return 1;"""
+    if (!file || fread(weights, sizeof weights, 1, file) != 1) return puts("{file}.bin cannot be read"), 1;"""
 
 
 class CPolicy:
@@ -56,6 +56,7 @@ class CPolicy:
         """Write the statements."""
         config, observation = trained.config, trained.task.observation
         self._model, self._leaves, self._hidden = trained.model, observation.leaves, config.hidden_indices
+        self._idles = config.has_idle_steps  # then the mask may allow nothing
         self._names: list[str] = []
         for name in map(_identifier, trained.input_names):
             self._names.append(
@@ -121,7 +122,7 @@ class CPolicy:
                 text += [f"({to})[{k}] = 0.0f; /* hidden */" for k in self._hidden if i == 0]
             elif leaf.kind in ("bits", "mask"):
                 text += [f"{loop}", f"    if ({name}[i] > 1) return -1;"]
-            text += [f"if (!memchr({name}, 1, {leaf.shape[0]})) return -1;"] * (leaf.kind == "mask")
+            text += [f"if (!memchr({name}, 1, {leaf.shape[0]})) return -1;"] * (leaf.kind == "mask" and not self._idles)
         for leaf, i, part in self._network.builder.conversions:
             name, to = f"in->{self._names[i]}", self._place(part.ctypes.data)
             if leaf.kind == "bits":
@@ -169,7 +170,8 @@ class CPolicy:
         if self._model.has_mask:
             text.append(f"for (int i = 0; i < {first}; i++)")
             text.append(f"    if (!in->{self._names[-1]}[i]) out->params[i] = {MASKED}f;")
-        return text + [f"out->action[{k}] = ({self.action_type}){code};" for k, (_, code) in enumerate(self.actions)]
+        kind = self.action_type
+        return text + [f"out->action[{k}] = ({kind})({own}){code};" for k, (own, code) in enumerate(self.actions)]
 
     def test_steps(self) -> list[str]:
         """Act in TEST_STEPS steps, and return the observations and outputs as initializers."""
@@ -198,12 +200,14 @@ def export_c(trained: TrainedPolicy, path: Path, *, binary: bool = False) -> Non
         ConfigError: if the policy has a part that this source cannot express.
     """
     observation, config, has_value = trained.task.observation, trained.config, trained.model.value_head is not None
-    reason = why_not_native(config, trained.model)
-    if reason is None and any(leaf.kind == "image" for leaf in observation.leaves):
-        reason = "it cannot encode images"
-    if reason is None and config.core == "gtrxl":
-        reason = "it has no core gtrxl"
-    require(reason is None, f"--format c is not possible, because {reason}; use --format onnx")
+    reasons = {
+        "it cannot encode images": any(leaf.kind == "image" for leaf in observation.leaves),
+        "a part of the observation is empty": not all(leaf.input_size for leaf in observation.leaves),
+        "it has no core gtrxl": config.core == "gtrxl",
+        "torch computes this policy": not uses_kernels(config, trained.model),
+    }
+    for reason in (reason for reason, holds in reasons.items() if holds):
+        raise ConfigError(f"--format c is not possible, because {reason}; use --format onnx")
     policy, name = CPolicy(trained), _identifier(path.stem)
     weights = np.array(policy.weights, "<f4")
     code = "".join(policy.statements)
@@ -228,7 +232,7 @@ def export_c(trained: TrainedPolicy, path: Path, *, binary: bool = False) -> Non
         "test_read": _READ.format(name=name, file=path.stem) if binary else "",
     }  # fmt: skip
     for suffix in (".c", ".h"):
-        template = Template((_TEMPLATES / f"policy{suffix}").read_text())
+        template = Template((_TEMPLATES / f"policy{suffix}").read_text(encoding="utf-8"))
         _write(path.with_suffix(suffix), template.substitute(texts).encode())
     if binary:
         _write(path.with_suffix(".bin"), weights.tobytes())

@@ -58,6 +58,12 @@ CASES: dict[str, dict[str, Any]] = {
         "hide_obs": (),
     },
     "bits": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "multi-binary"}, "hide_obs": ()},
+    "joint-beta": {
+        "env": "space_environments:Echo-v0",
+        "env_kwargs": {"actions": "gripper"},
+        "hide_obs": (),
+        "distribution": "beta",
+    },
     "nested": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "nested"}, "hide_obs": ()},
 }
 STRICT = ("-std=c99", "-ffp-contract=off", "-Wall", "-Wextra", "-Wconversion", "-Werror")
@@ -206,10 +212,14 @@ def test_invalid_inputs_change_nothing(name: str, field: str, value: float, runs
     ("changes", "message"),
     [
         ({"core": "gtrxl"}, "because it has no core gtrxl; use --format onnx"),
-        ({"network": "networks:leaky"}, "the kernels cannot compute --network"),
-        ({"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}, "hide_obs": ()}, "--format onnx"),
+        ({"network": "networks:leaky"}, "because torch computes this policy"),
+        (
+            {"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}, "hide_obs": ()},
+            "cannot encode images",
+        ),
+        ({"kernel": "torch"}, "because torch computes this policy; use --format onnx"),
     ],
-    ids=["gtrxl", "network", "image"],
+    ids=["gtrxl", "network", "image", "torch"],
 )
 def test_what_c_cannot_express_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
