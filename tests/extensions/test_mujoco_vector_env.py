@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -218,3 +222,16 @@ def changed_hopper() -> gymnasium.Env:
 
 def test_attributes_that_a_factory_has_changed_count() -> None:
     assert compare("test_mujoco_vector_env:changed_hopper", {}, 60)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_warnings_of_mujoco_go_to_the_log(workers: int, tmp_path: Path) -> None:
+    """Its compiler warns about the model of HalfCheetah. By default, MuJoCo prints it and writes a file."""
+    flags = "--env HalfCheetah-v5 --num-envs 2 --rollout-steps 32 --minibatches 2 --seq-len 8 --hidden-size 8 --quiet"
+    flags += f" --stop-at-iteration 1 --check-determinism 0 --run-dir run --workers {workers}"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "shmppo.train", *flags.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+    assert "is deprecated" in (tmp_path / "run" / "run.log").read_text()
+    assert not (tmp_path / "MUJOCO_LOG.TXT").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -28,13 +29,18 @@ class MujocoBackend(Backend):
 
     name = "mujoco"
 
-    def accepts(self, env: Any) -> bool:
-        """Return False, but let MuJoCo log its warnings if the new environment has imported it.
+    def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
+        """Let Gymnasium make the environment, and MuJoCo log its warnings if the environment uses it."""
+        spec = gymnasium.registry.get(config.env_id)
+        with suppress(Exception):
+            if spec is not None and "mujoco" in str(spec.entry_point):
+                import mujoco  # noqa: F401
+        _log_warnings()
+        return None
 
-        Without a handler, MuJoCo prints them and writes MUJOCO_LOG.TXT into the working directory.
-        """
-        if (mujoco := sys.modules.get("mujoco")) is not None:
-            mujoco.set_mju_user_warning(log.warning)
+    def accepts(self, env: Any) -> bool:
+        """Return False. The constructor of the environment may have imported MuJoCo."""
+        _log_warnings()
         return False
 
     def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
@@ -58,6 +64,12 @@ class MujocoBackend(Backend):
         from shmppo.extensions.mujoco.vector_env import MujocoVectorEnv
 
         return MujocoVectorEnv(config, task, low, high, render_mode)
+
+
+def _log_warnings() -> None:
+    """Let MuJoCo log its warnings if it is imported. By default, it prints them and writes MUJOCO_LOG.TXT."""
+    if (mujoco := sys.modules.get("mujoco")) is not None:
+        mujoco.set_mju_user_warning(log.warning)
 
 
 BACKEND = MujocoBackend()
