@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, Trunk, build_model
-from shmppo.models.encoders import A3cCnn, Mlp, NatureCnn, _ResidualBlock
+from shmppo.models.encoders import A3cCnn, Mlp, NatureCnn, _ResidualBlock, network_input
 from shmppo.spaces.observations import Leaf, observation_spec
 
 LEAVES = observation_spec(SPACES["dict"], "the observation").leaves
@@ -100,3 +100,9 @@ def test_a_residual_block_adds_its_input() -> None:
     assert block.second.bias is not None
     block.second.bias.zero_()
     assert torch.equal(block(x), x)
+
+
+def test_codes_become_one_hot_vectors_side_by_side() -> None:
+    leaf = Leaf((), "codes", (3,), (3,), "int32", (0, 0, 0), (3, 2, 4))
+    rows = torch.tensor([[2, 0, 1], [0, 1, 3]], dtype=torch.int32)
+    assert network_input(leaf, rows).tolist() == [[0, 0, 1, 1, 0, 0, 1, 0, 0], [1, 0, 0, 0, 1, 0, 0, 0, 1]]
