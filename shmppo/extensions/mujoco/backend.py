@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -31,17 +31,11 @@ class MujocoBackend(Backend):
 
     def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
         """Let Gymnasium make the environment, and MuJoCo log its warnings if the environment uses it."""
-        spec = gymnasium.registry.get(config.env_id)
-        with suppress(Exception):
-            if spec is not None and "mujoco" in str(spec.entry_point):
-                import mujoco  # noqa: F401
-        _log_warnings()
+        if (mujoco := sys.modules.get("mujoco")) is not None:
+            mujoco.set_mju_user_warning(log.warning)
+        elif _Importer not in sys.meta_path:
+            sys.meta_path.insert(0, _Importer)
         return None
-
-    def accepts(self, env: Any) -> bool:
-        """Return False. The constructor of the environment may have imported MuJoCo."""
-        _log_warnings()
-        return False
 
     def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
         if config.env_backend not in ("auto", self.name):
@@ -66,10 +60,26 @@ class MujocoBackend(Backend):
         return MujocoVectorEnv(config, task, low, high, render_mode)
 
 
-def _log_warnings() -> None:
-    """Let MuJoCo log its warnings if it is imported. By default, it prints them and writes MUJOCO_LOG.TXT."""
-    if (mujoco := sys.modules.get("mujoco")) is not None:
-        mujoco.set_mju_user_warning(log.warning)
+class _Importer:
+    """Lets MuJoCo log its warnings when it is imported. By default, it prints them and writes MUJOCO_LOG.TXT."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        """Return how to import MuJoCo, and None for all other modules."""
+        if name != "mujoco":
+            return None
+        sys.meta_path.remove(_Importer)
+        spec: Any = find_spec(name)
+        if spec is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            module.set_mju_user_warning(log.warning)
+
+        spec.loader.exec_module = exec_module
+        return spec
 
 
 BACKEND = MujocoBackend()
