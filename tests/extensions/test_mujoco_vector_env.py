@@ -93,7 +93,7 @@ def compare(env: str, arguments: dict[str, Any], steps: int, *, num_envs: int = 
     """Step both vector environments with the same actions. Return the number of episodes that ended."""
     limit = ("TimeLimit(max_episode_steps=40)",)
     config = TrainConfig(
-        env=env, env_kwargs=arguments, num_envs=num_envs, workers=0, wrappers=limit, env_backend="mujoco"
+        minibatches=1, env=env, env_kwargs=arguments, num_envs=num_envs, workers=0, wrappers=limit, env_backend="mujoco"
     )
     config = dataclasses.replace(config, info_keys=tuple(keys_of(config)))
     task = inspect_task(config)
