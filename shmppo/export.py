@@ -48,10 +48,8 @@ def _export() -> None:
     text = "Export the policy of a run for other runtimes, or to publish it."
     options = parse(ExportConfig, sys.argv[1:], program("export"), text, example="runs/pendulum --format onnx")
     arguments = dict(vars(options))
-    require(
-        options.weights == "static" or options.format == "c",
-        "--weights binary is only for --format c; add it, or remove --weights",
-    )
+    only_c = "--weights binary is only for --format c; add it, or remove --weights"
+    require(options.weights == "static" or options.format == "c", only_c)
     with output_as_stderr():
         if options.format == "policy":
             from shmppo.tools.export_policy import export_policy

@@ -74,7 +74,7 @@ class Kernels:
         self.norm = _function(library, f"norm_{variant}", ctypes.c_double, address, size)
         self.apply_function = _function(library, f"apply_function_{variant}", None, count, address, address, size)
         self.add_rows = _function(library, f"add_rows_{variant}", None, address, size, size, address, size)
-        self.adam = _function(library, f"adam_{variant}", None, *[address] * 4, size, *[ctypes.c_float] * 4)
+        self.adam = _function(library, f"adam_{variant}", None, *[address] * 4, size, *[ctypes.c_float] * 6)
         # Functions of float64.c, which are the same in all variants.
         self.orthonormalize = _function(library, "orthonormalize", None, address, size, size, address)
         self.lru_factors = _function(library, "lru_factors", None, address, address, size, address, address)
@@ -121,7 +121,13 @@ def kernels(variant: str | None = None) -> Kernels:
 
 
 @functools.cache
-def constants() -> dict[str, int]:
-    """Return the kinds of layers, activations, uses of results, and functions of kernels.h, by name in lower case."""
+def constant_names() -> list[list[str]]:
+    """Return the kinds of layers, activations, uses of results, and functions of kernels.h, in lower case."""
     texts = _function(ctypes.CDLL(str(_library_path())), "constants_generic", ctypes.c_char_p, ctypes.c_int)
-    return {name: value for i in range(4) for value, name in enumerate(texts(i).decode().lower().split())}
+    return [texts(i).decode().lower().split() for i in range(4)]
+
+
+@functools.cache
+def constants() -> dict[str, int]:
+    """Return the values of all `constant_names`."""
+    return {name: value for names in constant_names() for value, name in enumerate(names)}

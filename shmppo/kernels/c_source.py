@@ -1,4 +1,4 @@
-"""Parts of the kernels as C source for one lane, which any C99 compiler with vector extensions can compile."""
+"""Parts of the kernels as source for one lane, in C99 with the vector extensions of GCC and Clang."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def forward_source(functions: Collection[str]) -> str:
     parts = [part for name in HEADERS for part in _parts((Path(__file__).parent / name).read_text(encoding="utf-8"))]
     defined = [_definitions(_COMMENT.sub("", part)) for part in parts]
     used = [set(re.findall(r"\w+", _COMMENT.sub("", part))) for part in parts]
-    # What no function defines, such as the check of the compiler's flags, is always needed.
+    # Parts that define no name, such as the check of the compiler's flags, are always needed.
     needed = {i for i, names in enumerate(defined) if not names or names & set(functions)}
     while more := {i for i, names in enumerate(defined) if any(names & used[k] for k in needed)} - needed:
         needed |= more

@@ -50,17 +50,22 @@ def add_rows(rows: np.ndarray, total: np.ndarray) -> None:
         total += row
 
 
-def adam(arrays: Sequence[np.ndarray], factor: float, rate: float, scale: float, eps: float) -> None:
-    """Step Adam as optimizer.h says. arrays: weights, gradient, and both moments, each contiguous, float32, and [n]."""
+def adam(arrays: Sequence[np.ndarray], *numbers: float) -> None:
+    """Step Adam, as network.c says.
+
+    Args:
+        arrays: weights, gradient, and both moments, each contiguous, float32, and [n].
+        numbers: factor, a, b, rate, scale, and eps.
+    """
     if supported_variants():
-        kernels().adam(*(array.ctypes.data for array in arrays), arrays[0].size, factor, rate, scale, eps)
+        kernels().adam(*(array.ctypes.data for array in arrays), arrays[0].size, *numbers)
         return
     weights, gradient, m, v = arrays
-    a, b, *numbers = np.array([0.1, 0.001, factor, rate, scale, eps], np.float32)
-    g = gradient * numbers[0]
+    factor, a, b, rate, scale, eps = np.array(numbers, np.float32)
+    g = gradient * factor
     m += a * (g - m)
     v[:] = (1 - b) * v + b * (g * g)
-    weights -= numbers[1] * m / (np.sqrt(v) * numbers[2] + numbers[3])
+    weights -= rate * m / (np.sqrt(v) * scale + eps)
 
 
 def orthonormalize(matrix: np.ndarray) -> None:

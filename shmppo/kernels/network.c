@@ -8,7 +8,6 @@
 #include "recurrent.h"
 #include "linear_recurrent.h"
 #include "attention.h"
-#include "optimizer.h"
 
 #define JOIN(a, b) a##_##b
 #define NAME(function, variant) JOIN(function, variant)
@@ -127,13 +126,29 @@ void NAME(apply_function, VARIANT)(int function, const float *x, float *y, int64
     }
 }
 
-void NAME(add_rows, VARIANT)(const float *first, int64_t rows, int64_t stride, float *total, int64_t count) {
-    sum_of_rows(first, rows, stride, total, count);
+/* total ← the sum of rows of `count` floats, `stride` floats apart, added in their order, in blocks that fit the cache. */
+void NAME(add_rows, VARIANT)(const float *restrict first, int64_t rows, int64_t stride, float *restrict total,
+                             int64_t count) {
+    for (int64_t begin = 0; begin < count; begin += 1024) {
+        int64_t end = begin + 1024 < count ? begin + 1024 : count;
+        const float *second = rows > 1 ? first + stride : NULL;
+        for (int64_t i = begin; i < end; i++) total[i] = second ? first[i] + second[i] : first[i];
+        for (int64_t k = 2; k < rows; k++)
+            for (int64_t i = begin; i < end; i++) total[i] += first[k * stride + i];
+    }
 }
 
-void NAME(adam, VARIANT)(float *w, const float *gradient, float *m, float *v, int64_t count, float factor, float rate,
-                         float scale, float eps) {
-    step_of_adam(w, gradient, m, v, count, factor, rate, scale, eps);
+/* A step of Adam for the gradient g, multiplied by `factor` (Kingma and Ba, arXiv 1412.6980, algorithm 1), elementwise:
+ * m ← m + a·(g − m),  v ← (1 − b)·v + b·g²,  w ← w − rate·m / (√v·scale + eps)
+ * Here a = 1 − β₁ and b = 1 − β₂. `rate` and `scale` contain the corrections of the moments' bias. */
+void NAME(adam, VARIANT)(float *restrict w, const float *restrict gradient, float *restrict m, float *restrict v,
+                         int64_t count, float factor, float a, float b, float rate, float scale, float eps) {
+    for (int64_t i = 0; i < count; i++) {
+        float g = gradient[i] * factor;
+        m[i] += a * (g - m[i]);
+        v[i] = (1.0f - b) * v[i] + b * (g * g);
+        w[i] -= rate * m[i] / (sqrtf(v[i]) * scale + eps);
+    }
 }
 
 /* The L2 norm of x. Element i is added to partial sum i mod PARTS. */

@@ -22,7 +22,7 @@ from shmppo.envs.inspection import inspect_task, refuse_other_spaces, stored_tas
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.wrappers import MASK_KEY
-from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model
+from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_shapes, trained_model, weights_sha256
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import Others
 from shmppo.spaces.normalization import RunningMoments
@@ -50,6 +50,8 @@ class TrainedPolicy:
     """Number of finished iterations."""
     options: Options | None = None
     """Options of `reset` in the last iteration (--env-schedule). None: no options."""
+    weights_sha256: str = ""
+    """Hash of all weights of the checkpoint, as in summary.json."""
     others: Others | None = None
     """What acts beside it in an evaluation. None: what the options of the run say."""
 
@@ -130,6 +132,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] | None = N
     if config.kernel == "native":  # this machine may have no kernels
         config = replace(config, kernel="auto")
     config, learner = replace(config, **ONLY_FOR_LEARNING), dict(state["learner"])
+    digest = weights_sha256(learner["model"].values())
     learner["model"] = network_weights(learner["model"])
     stored = json.loads(state.get("spaces", "null"))  # earlier versions did not store them
     if env_kwargs is None and stored is not None:
@@ -147,7 +150,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] | None = N
     moments.load({name: tensor.numpy() for name, tensor in learner["obs_moments"].items()})
     schedule = json.loads(state.get("reset_options", "{}"))
     options = schedule[max(schedule, key=int)] if schedule else None
-    return TrainedPolicy(config, task, model, moments, state["iteration"], options)
+    return TrainedPolicy(config, task, model, moments, state["iteration"], options, digest)
 
 
 class Policy:

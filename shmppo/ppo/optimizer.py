@@ -17,7 +17,7 @@ from shmppo.kernels.functions import adam, add_rows
 from shmppo.parallel.shared_buffers import SharedBuffers
 
 BETA1, BETA2 = 0.9, 0.999
-"""Decay of the moments of Adam, as in `kernels/optimizer.h`."""
+"""Decay of the moments of Adam."""
 
 
 class Optimizer:
@@ -52,8 +52,8 @@ class Optimizer:
         if steps == 1:  # of the run, or after --critic-warmup-steps
             for moment in moments:
                 moment.fill(0)
-        scale = 1 / math.sqrt(1 - _power(BETA2, steps))
-        adam(self._arrays, factor, rate / (1 - _power(BETA1, steps)), scale, self._eps)
+        rate, scale = rate / (1 - _power(BETA1, steps)), 1 / math.sqrt(1 - _power(BETA2, steps))
+        adam(self._arrays, factor, 1 - BETA1, 1 - BETA2, rate, scale, self._eps)
 
 
 def _power(base: float, exponent: int) -> float:

@@ -246,9 +246,9 @@ class TrainState:
         now, before = self.fingerprint, checkpoint["fingerprint"]
         same_processors = machine.same_bits_on(now)["processor"]
         for name in sorted(now.keys() | before.keys()):
-            own, other = now.get(name), before.get(name)
-            unused = name == "mujoco" and None in (own, other)  # something else in one of the processes has imported it
-            if own != other and not unused and not (name == "processor" and str(other) in same_processors):
+            own, other = now.get(name, "unused"), before.get(name, "unused")
+            unused = name == "mujoco" and "unused" in (own, other)  # another environment has imported it
+            if own != other and not unused and not (name == "processor" and other in same_processors):
                 self.mark_inexact(f"resumed with {name} {own}, started with {other}")
         for name, array in self._buffers.carry_arrays(self.iteration).items():
             array[:] = checkpoint["carry"][name].numpy()

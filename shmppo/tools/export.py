@@ -32,10 +32,8 @@ from torch import Tensor, nn
 from shmppo.config.checks import require
 from shmppo.config.trust import Trusted
 from shmppo.errors import ConfigError
-from shmppo.models.actor_critic import weights_sha256
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
-from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.tools.export_c import example_of, export_c
 from shmppo.utils.files import user_path, write_json
 from shmppo.utils.user_code import describe_error
@@ -103,7 +101,7 @@ def export(
     weights: str = "static",
     trust: Trusted = (),
 ) -> Path:
-    """Write the policy of a run to a file, and what a runtime needs to know to a file with the suffix .json beside it.
+    """Write the policy of a run to a file, and its manifest to a file beside it, with the suffix .json.
 
     Args:
         run_dir: directory of the run.
@@ -127,7 +125,10 @@ def export(
         path.suffix == SUFFIXES[format] and path.stem not in ("config", "summary"),
         f"--out is {path}; give it a name that ends with {SUFFIXES[format]}, but not config or summary",
     )
-    require(weights in ("static", "binary"), f"weights is {weights!r}; use 'static' or 'binary'")
+    require(
+        weights == "static" or (weights, format) == ("binary", "c"),
+        f"weights is {weights!r}; use 'static', or 'binary' with the format c",
+    )
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
     leaves, names = trained.task.observation.leaves, trained.input_names
@@ -137,8 +138,7 @@ def export(
     }
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size, dtype=torch.float32)
-    of_run = load_selected_checkpoint(Path(run_dir), checkpoint)["learner"]["model"]
-    about = {"weights_sha256": weights_sha256(of_run.values()), **_manifest(trained, policy, inputs)}
+    about = _manifest(trained, policy, inputs)
     write = _write_onnx if format == "onnx" else _write_torchscript
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
@@ -161,7 +161,7 @@ def export(
 
 @torch.no_grad()
 def _manifest(trained: TrainedPolicy, policy: ExportedPolicy, inputs: dict[str, Tensor]) -> dict[str, Any]:
-    """Return what a runtime needs to know about a policy.
+    """Return the manifest of a policy: what a runtime needs to know, and some steps to test it with.
 
     inputs: with two rows, in their order.
     """
@@ -189,7 +189,7 @@ def _manifest(trained: TrainedPolicy, policy: ExportedPolicy, inputs: dict[str, 
         given |= {"state": result["next_state"]} if "state" in given else {}
     return {
         "shmppo": __version__, "env": trained.config.env_id, "iteration": trained.iteration,
-        "inputs": described[0], "outputs": described[1],
+        "weights_sha256": trained.weights_sha256, "inputs": described[0], "outputs": described[1],
         "next": {"state": "next_state"} if "state" in inputs else {},
         "reset": "state is 0 in the first step of an episode", **trained.task.stored, "steps": steps,
     }  # fmt: skip

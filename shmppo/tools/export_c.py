@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shmppo.errors import ConfigError
-from shmppo.kernels import Layer, constants
+from shmppo.kernels import Layer, constant_names
 from shmppo.kernels.c_source import forward_source
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.policies.policy import TrainedPolicy
@@ -25,8 +25,6 @@ from shmppo.spaces.observations import Leaf
 from shmppo.utils.files import replaced_file
 
 TEST_STEPS = 16
-KINDS = ("input", "linear", "lstm", "gru", "scan", "delay")
-ACTIVATIONS, RESULTS = ("identity", "tanh", "relu"), ("set", "add")
 TYPES = {"float32": "float", "int32": "int32_t", "uint8": "uint8_t"}
 _TEMPLATES = Path(__file__).parent / "templates"
 _INDENT = "\n    "
@@ -111,7 +109,7 @@ class CPolicy:
         return self._place(address)
 
     def _inputs(self) -> list[str]:
-        """Check the observation, and write the inputs of the network."""
+        """Return the statements that check the observation and write the inputs of the network."""
         text = []
         for i in self._model.needed_leaves:
             leaf, name = self._leaves[i], f"in->{self._names[i]}"
@@ -135,14 +133,12 @@ class CPolicy:
         return text
 
     def _layer(self, layer: Layer) -> str:
-        """Compute a layer."""
-        kind, activation, into = (
-            next(name for name in names if constants()[name] == value)
-            for names, value in ((KINDS, layer.kind), (ACTIVATIONS, layer.activation), (RESULTS, layer.into_y))
-        )
+        """Return the statements that compute a layer."""
+        kinds, activations, results, _ = constant_names()
+        kind = kinds[layer.kind]
         fields = {
-            "kind": kind.upper(), "activation": activation.upper(), "inputs": layer.inputs, "outputs": layer.outputs,
-            "into_y": into.upper(), "writes_state": layer.writes_state,
+            "kind": kind.upper(), "activation": activations[layer.activation].upper(), "inputs": layer.inputs,
+            "outputs": layer.outputs, "into_y": results[layer.into_y].upper(), "writes_state": layer.writes_state,
             "x.at": self._place(layer.x.at), "y.at": self._place(layer.y.at),
         }  # fmt: skip
         fields |= {f"state[{k}].at": self._place(rows.at) for k, rows in enumerate(layer.state) if rows.at}
@@ -162,7 +158,7 @@ class CPolicy:
         return _INDENT.join(["memset(&l, 0, sizeof l);", *assignments, f"{kind}_forward(&l, &batch);"])
 
     def _outputs(self) -> list[str]:
-        """Complete the parameters of the distribution, and write the action."""
+        """Return the statements that complete the parameters of the distribution and write the action."""
         text, first = [], self._distribution.num_outputs
         if self._model.log_std is not None:
             numbers = self._network.params[0, first:].copy()

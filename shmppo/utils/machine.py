@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
 def fingerprint(kernel: str) -> dict[str, str]:
     """Return what decides the bits of a run's weights: the processor, and versions of what computes its numbers.
 
-    MuJoCo computes nothing if no environment of this process has imported it, nor does torch if the kernels do it all.
+    MuJoCo is listed only if this process has imported it, and torch only if it computes the network.
 
     Args:
         kernel: what computes the network, "native" or "torch".

@@ -1,5 +1,5 @@
 """Environment variables with which NumPy and torch compute the same bits on each x86-64 processor with AVX2 and FMA,
-whatever the number of its cores. On arm64, NumPy needs only one, and torch has none.
+whatever the number of its cores. On arm64, only OpenBLAS needs any.
 
 The libraries read them on import. `import shmppo` sets those of NumPy, which environments use, unless NumPy is imported
 already. Those of torch make torch slower, so only --portable sets them.

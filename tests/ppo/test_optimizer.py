@@ -128,7 +128,7 @@ def test_kernels_and_numpy_have_the_same_bits(size: int, monkeypatch: pytest.Mon
     start = rng.standard_normal((4, size), np.float32)
     start[3] = np.abs(start[3])
     shards = rng.standard_normal((SHARDS, size + 5), np.float32)[:, :size]
-    numbers = 0.7, 1e-3, 1.5, 1e-5
+    numbers = 0.7, 0.1, 0.001, 1e-3, 1.5, 1e-5
     found = []
     for variant in supported_variants():
         arrays, total = start.copy(), np.empty(size, np.float32)

@@ -21,7 +21,7 @@ from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
 from shmppo.export import main
 from shmppo.kernels import c_source
-from shmppo.policies.policy import input_names
+from shmppo.policies.policy import input_names, load_trained
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.export import export
 
@@ -106,7 +106,7 @@ def play(policy_dir: Path, header: str, steps: int, trust: tuple[str, ...]) -> t
     policy = load_policy(policy_dir, trust=trust)
     config = policy.config
     env = make_environment(config)
-    space = policy._trained.task.observation
+    space = load_trained(policy_dir, trust=trust).task.observation
     names = [re.sub(r"\W", "_", name) for name in input_names(config, space)]
     record = np.zeros((), fields_of(header, "input"))
     written, results, ended, obs, state = b"", [], True, None, policy.initial_state()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -61,7 +61,7 @@ class MujocoBackend(Backend):
 
 
 class _Importer:
-    """Lets MuJoCo log its warnings when it is imported. By default, it prints them and writes MUJOCO_LOG.TXT."""
+    """Lets MuJoCo log its warnings as soon as anything imports it. By default, it prints them and writes a file."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -69,7 +69,7 @@ class _Importer:
         if name != "mujoco":
             return None
         sys.meta_path.remove(_Importer)
-        spec: Any = find_spec(name)
+        spec: Any = importlib.util.find_spec(name)
         if spec is None:
             return None
         execute = spec.loader.exec_module
