@@ -105,7 +105,8 @@ def resume(
         new_run_dir: a directory to continue in. It gets the metrics up to the checkpoint. None: `run_dir` for the
             newest checkpoint, otherwise RUN_DIR-from-ITERATION.
         callback, loggers: see `train`.
-        trust: modules of which the run may import code, see `load_policy`.
+        trust: names of modules and packages. The run may import code only from these, from `gymnasium.wrappers`, and
+            from `shmppo.envs.wrappers`, for example its own environment, wrappers, and network.
         changes: fields of the configuration to change, for example total_steps or workers. Only the fields in
             `shmppo.config.resumable.RESUMABLE` can change. The others would change the weights.
 
@@ -140,12 +141,11 @@ def load_policy(
         checkpoint: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number
             of an iteration, or the path of a checkpoint file.
         seed: seed of the actions that `act(…, deterministic=False)` samples.
-        trust: names of modules and packages. The run may import code only from these, from `gymnasium.wrappers`, and
-            from `shmppo.envs.wrappers`, for example its own environment, wrappers, and network.
+        trust: names of modules and packages. A network of --network may be imported only from these. No environment is
+            made, so its module is not imported.
 
     Raises:
-        ConfigError: if there is no such checkpoint, if the run names code that is not trusted, or if the environment
-            cannot be made.
+        ConfigError: if there is no such checkpoint, or if its network is code that is not trusted.
     """
     from shmppo.policies.policy import Policy, load_trained
 

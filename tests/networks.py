@@ -244,6 +244,19 @@ class Counts(Plain):
         return super().forward(obs, first, state)
 
 
+class DrawsWhileLearning(Plain):
+    """From the tenth forward pass for a gradient on, it adds noise."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+        super().__init__(shapes, config)
+        self._calls = 0
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        features, state = super().forward(obs, first, state)
+        self._calls += torch.is_grad_enabled()
+        return features + (1e-4 * torch.rand(()) if torch.is_grad_enabled() and self._calls > 9 else 0.0), state
+
+
 class RunningMean(Plain):
     """From the fifth call on, it has a mean of its inputs."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,7 @@ def make(name: str) -> None:
         shmppo("train", "--resume", str(run_dir), "--quiet", *trust)
     if not finished(run_dir):
         sys.exit(f"{run_dir} was stopped; the same command continues it")
+    shutil.rmtree(target, ignore_errors=True)  # that of an earlier version
     shmppo("export", str(run_dir), "--format", "policy", "--out", str(target))
     config = json.loads((target / "config.json").read_text())["config"]
     opponent = [] if config["self_play"] is None else ["--opponent", "random"]

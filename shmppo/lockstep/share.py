@@ -23,6 +23,7 @@ from shmppo.lockstep.pool import (
     StepOptimizer,
 )
 from shmppo.models.actor_critic import ActorCritic
+from shmppo.models.user_module import drawn_by, user_modules
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
@@ -134,6 +135,7 @@ class Share:
         Progress.counter = progress[1:]
         self._drawn = np.zeros(len(NAMES), bool) if part.row is None else buffers.control.drawn[part.row]
         self._key = config.seed, config.first_row + part.columns.start
+        self._modules = user_modules(model)
         self._optimizer = Optimizer(config, buffers, part.sums, part.steps)
         if part.shards and config.device == "cpu":
             self._gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
@@ -194,7 +196,8 @@ class Share:
         set_numeric_modes()  # the code of an environment or a callback may have changed them
         match command:
             case ComputeGradients(epoch, minibatch):
-                self._gradients.compute(epoch, minibatch, self._part.shards)
+                with drawn_by(self._modules):
+                    self._gradients.compute(epoch, minibatch, self._part.shards)
             case ReduceGradients():
                 self._optimizer.add_gradients()
             case StepOptimizer():

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.encoders import input_shape, network_input
 from shmppo.spaces.observations import Leaf
+from shmppo.utils.global_generators import drawn_since, generator_states
 from shmppo.utils.program import is_plain
 from shmppo.utils.user_code import describe_error, user_traceback
 
@@ -32,6 +34,7 @@ class UserModule(nn.Module, ABC):
     Attributes:
         option: the field of the configuration that names the factory.
         module: the user's module.
+        drawn: names of the global random generators from which it has drawn while gradients were computed.
     """
 
     option: ClassVar[str]
@@ -62,6 +65,7 @@ class UserModule(nn.Module, ABC):
         if is_meta:
             self.module.to("meta")
         self._first_state = self._state()
+        self.drawn: set[str] = set()
 
     def _state(self) -> dict[str, str]:
         """Return what a forward pass may have changed: numbers and texts that are attributes, and buffers, by name."""
@@ -79,12 +83,13 @@ class UserModule(nn.Module, ABC):
 
     @property
     def changed_state(self) -> str | None:
-        """A sentence about the first attribute or buffer that forward passes have changed, or None.
+        """A sentence about the first attribute, buffer, or global generator that the module has changed, or None.
 
         Each process has its own copy, and checkpoints have none, so the weights then depend on both.
         """
         state = self._state()
         names = [name for name, value in state.items() if self._first_state.get(name, value) != value]
+        names += [f"the state of {name}" for name in sorted(self.drawn)]
         return f"{self._where} changes {names[0]}, of which each process has its own copy" if names else None
 
     @abstractmethod
@@ -156,6 +161,20 @@ class UserModule(nn.Module, ABC):
         self._require(exact, "has parameters that are not float32; make them float32")
         frozen = ", ".join(name for name, parameter in parameters.items() if not parameter.requires_grad)
         self._require(not frozen, f"has parameters that are not trained ({frozen}); make them non-persistent buffers")
+
+
+def user_modules(model: nn.Module) -> list[UserModule]:
+    """Return the modules of the user in a network."""
+    return [module for module in model.modules() if isinstance(module, UserModule)]
+
+
+@contextmanager
+def drawn_by(modules: Sequence[UserModule]) -> Iterator[None]:
+    """Record for modules of the user from which global generators the body draws."""
+    before = generator_states() if modules else []
+    yield
+    for module in modules:
+        module.drawn |= drawn_since(before)
 
 
 class CustomNetwork(UserModule):

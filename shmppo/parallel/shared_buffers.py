@@ -156,6 +156,7 @@ class EvaluationResults:
     returns: np.ndarray = shared(OWN_EPISODES, "EVALUATE", "f8", "E", "undiscounted returns")
     lengths: np.ndarray = shared(OWN_EPISODES, "EVALUATE", "i8", "E", "numbers of steps; 0 if the episode failed")
     info: np.ndarray = shared(OWN_EPISODES, "EVALUATE", "f8", "E I", "numbers of `info`; NaN where there are none")
+    unrepeated: np.ndarray = shared(OWN_EPISODES, "EVALUATE", "?", "E", "whether it had another result when repeated")
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def evaluate(
         max_steps: steps after which an episode is stopped.
         video: mp4 or gif file in which all episodes are recorded. None: no video.
         progress: called after each step.
-        trust: modules of which the run may import code, as in `shmppo.load_policy`.
+        trust: modules of which the run may import code, as in `shmppo.resume`.
         added_flags: values of the flags that extensions add to `shmppo evaluate`.
 
     Raises:

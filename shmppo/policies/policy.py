@@ -103,8 +103,7 @@ def load_trained(
     """
     run_dir = user_path(run_dir, "run_dir")
     state = load_selected_checkpoint(run_dir, checkpoint)
-    fields = stored_config(json.loads(state["config"])).to_json()
-    check_trust(fields | ONLY_FOR_LEARNING, run_dir, trust)
+    check_policy_trust(state, run_dir, trust, makes_environment=env_kwargs is not None)
     trained = trained_from(state, env_kwargs)
     inner = trained.task.stored.get("inner_action_space")
     if env_kwargs is None and inner is not None:
@@ -115,6 +114,21 @@ def load_trained(
             stacklevel=3,
         )
     return trained
+
+
+def check_policy_trust(
+    state: Mapping[str, Any], source: Path, trust: Trusted, *, makes_environment: bool = False
+) -> None:
+    """Check that the code that a policy needs may be imported: its network, and its environment if it acts in one.
+
+    Args:
+        state: content of the checkpoint.
+        source, trust: see `check_trust`, also for the error.
+    """
+    fields = stored_config(json.loads(state["config"])).to_json() | ONLY_FOR_LEARNING
+    if not makes_environment and "spaces" in state:
+        fields = {"network": fields["network"]}
+    check_trust(fields, source, trust)
 
 
 def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] | None = None) -> TrainedPolicy:

@@ -85,7 +85,7 @@ def replay(file: str | Path, trust: Trusted = ()) -> int:
 
     Args:
         file: failed_episode.json of a run.
-        trust: see `shmppo.load_policy`.
+        trust: see `shmppo.resume`.
 
     Returns:
         The number of steps, if all of them succeed.

@@ -223,7 +223,10 @@ class Session:
 
     def evaluate(self) -> Row:
         """Evaluate the current weights. For the result and the errors, see `Evaluations.evaluate`."""
-        return self.evaluations.evaluate(self.learner, self.pool.timer, self.execute, self.state.actions.iteration)
+        row = self.evaluations.evaluate(self.learner, self.pool.timer, self.execute, self.state.actions.iteration)
+        if self.buffers.evaluation.unrepeated.any() and self.state.decisions.need_evaluations:
+            self.state.mark_inexact("an episode of an evaluation had another result when it was repeated")
+        return row
 
     def execute(self, command: Command) -> None:
         """Let environments carry out a command.

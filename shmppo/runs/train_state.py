@@ -21,7 +21,7 @@ from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.learner import Learner, UpdateStatistics
 from shmppo.lockstep.pool import Times
-from shmppo.models.user_module import UserModule
+from shmppo.models.user_module import user_modules
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
@@ -201,8 +201,8 @@ class TrainState:
     def to_checkpoint(self) -> dict[str, Any]:
         """Return the content of a checkpoint: everything that the next iteration depends on."""
         carry = self._buffers.carry_arrays(self.iteration)
-        for module in self.learner.model.modules():
-            if isinstance(module, UserModule) and module.changed_state is not None:
+        for module in user_modules(self.learner.model):
+            if module.changed_state is not None:
                 self.mark_inexact(module.changed_state)
         return {
             "config": json.dumps(self._config.to_json()),

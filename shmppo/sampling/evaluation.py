@@ -146,6 +146,11 @@ class EpisodePlayer:
             handle.index = index
         return self._envs
 
+    @property
+    def has_others(self) -> bool:
+        """Whether code of others acts beside the policy."""
+        return self._others is not None
+
     @torch.inference_mode()
     def _play(self, envs: VectorEnv, actor: Actor) -> list[EpisodeResult]:
         """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
@@ -231,9 +236,12 @@ class EvaluationShare:
             progress[1] += 1
 
         self._player = EpisodePlayer(config, task, model, after_step=count_step)
+        self._repeats = self._player.has_others  # the check of the environment does not execute the code of others
 
     def play(self, iteration: int) -> None:
         """Play the episodes with the current weights, and write the results to the shared buffers.
+
+        If others act, the first evaluation repeats its episodes, because they may remember earlier ones.
 
         Args:
             iteration: number of finished iterations.
@@ -245,8 +253,11 @@ class EvaluationShare:
             return
         published, results = self._buffers.published, self._buffers.evaluation
         with evaluation_errors(iteration):
-            options = read_options(published.reset_options)
-            played = self._player.play(self._episodes, published.obs_mean, published.obs_scale, options)
+            inputs = published.obs_mean, published.obs_scale, read_options(published.reset_options)
+            played = self._player.play(self._episodes, *inputs)
+            if self._repeats:
+                results.unrepeated[self._own] = self._player.play(self._episodes, *inputs) != played
+                self._repeats = False
         results.returns[self._own] = [result.episode_return for result in played]
         results.lengths[self._own] = [result.length for result in played]
         results.info[self._own] = [info_row(self._keys, result.info) for result in played]

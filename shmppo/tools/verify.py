@@ -142,7 +142,7 @@ def verify_run(
         iterations: length of the part. 0: only compare the checkpoints with metrics.csv. None: 10, or all iterations of
             an exported policy.
         workers: number of workers. None: as in the run.
-        trust: see `shmppo.load_policy`.
+        trust: see `shmppo.resume`.
 
     Raises:
         ConfigError: see `read_run`, and if the iterations do not exist.
@@ -268,7 +268,7 @@ def _execute(
         start: the checkpoint to begin with. None: the start of the run.
         end: the last iteration.
         workers: number of workers. None: as in the run.
-        trust: see `shmppo.load_policy`.
+        trust: see `shmppo.resume`.
         record: gets the data of an iteration.
 
     Raises:

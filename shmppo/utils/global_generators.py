@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import random
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,18 @@ def _torch() -> Any:
     return sys.modules.get("torch")
 
 
-def _states() -> list[Any]:
+def generator_states() -> list[Any]:
     """Return the states of all generators, in the order of NAMES, in a form that can be compared."""
     key: Any
     _, key, *rest = np.random.get_state()
     torch = _torch()
     return [(key.tobytes(), *rest), random.getstate(), torch and torch.get_rng_state().numpy().tobytes()]
+
+
+def drawn_since(before: Sequence[Any]) -> set[str]:
+    """Return the names of the generators whose states are not those of `before`, which `generator_states` returned."""
+    pairs = zip(NAMES, before, generator_states(), strict=True)
+    return {name for name, one, other in pairs if one != other}
 
 
 class OwnGenerators:
@@ -88,11 +94,10 @@ class WatchedGenerators(OwnGenerators):
 
     def __enter__(self) -> None:
         super().__enter__()
-        self._before = _states()
+        self._before = generator_states()
 
     def __exit__(self, *_: object) -> None:
-        pairs = zip(NAMES, self._before, _states(), strict=True)
-        self.drawn.update(name for name, one, other in pairs if one != other)
+        self.drawn |= drawn_since(self._before)
         super().__exit__()
 
 

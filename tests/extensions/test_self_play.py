@@ -68,6 +68,17 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
     assert fmean(result.returns) == pytest.approx(found[-1][0])
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("opponent", "exact"), [("take_one", True), ("tire", False)])
+def test_an_opponent_of_decisive_evaluations_that_remembers_makes_a_run_inexact(
+    opponent: str, exact: bool, workers: int, tmp_path: Path
+) -> None:
+    own = {"eval_opponent": f"agent_environments:{opponent}", "run_dir": str(tmp_path / "run")}
+    summary = train(dataclasses.replace(BASE, workers=workers, eval_every=2, best_by="eval/return", **own))
+    reason = "an episode of an evaluation had another result when it was repeated"
+    assert summary["inexact_reasons"] == [reason] * (not exact)
+
+
 def turns_of(config: TrainConfig) -> np.ndarray:
     """The rows in which an opponent acts at each step of the first rollout, if actions do not matter for that."""
     envs = AgentsVectorEnv(config, inspect_task(config), 0, config.rows)

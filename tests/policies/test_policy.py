@@ -181,11 +181,11 @@ def test_a_policy_knows_its_spaces_without_an_environment(robot: TrainConfig, tm
     (tmp_path / "connected").unlink()
     wrapped = r"are those of Box\(-1.0, 1.0, \(1,\), float32\), which wrappers .* into those of Box\(-2.0, 2.0, \(1,\)"
     with pytest.warns(UserWarning, match=wrapped):
-        policy = load_policy(tmp_path / "run", trust="robot_of_test")
+        policy = load_policy(tmp_path / "run")
     assert policy.action_space == spaces.Box(-1, 1, (1,))
     policy.act({"goal": np.zeros(1), "place": np.zeros(1)})
     with pytest.warns(UserWarning, match=wrapped):
-        export(tmp_path / "run", format="torchscript", trust="robot_of_test")
+        export(tmp_path / "run", format="torchscript")
     train(dataclasses.replace(robot, init_from=str(tmp_path / "run"), run_dir=str(tmp_path / "other")))
     assert (tmp_path / "connected").exists(), "only the new run makes one"
 

@@ -27,8 +27,11 @@ from shmppo.train import main as train_main
 
 MODULE = """
 import environments
+import networks
 open({marker!r}, "a").close()
 class Own(environments.Counter):
+    pass
+class Network(networks.Plain):
     pass
 """
 OWN = TrainConfig(
@@ -92,14 +95,12 @@ def teacher(run_dir: Path, **options: Any) -> None:
 
 
 USES: dict[str, Callable[..., Any]] = {
-    "load_policy": load_policy,
-    "teacher": teacher,
     "evaluate": evaluate,
     "resume": functools.partial(resume, total_steps=48),
     "fork": fork,
     "replay": replay,
-    "export": export,
 }
+WITHOUT_ENVIRONMENT: dict[str, Callable[..., Any]] = {"load_policy": load_policy, "teacher": teacher, "export": export}
 
 
 @pytest.mark.parametrize("use", slow_after(4, USES, "1 s per use"))
@@ -111,12 +112,24 @@ def test_a_run_imports_only_code_that_is_trusted(use: str, own: Path, marker: Pa
     assert not marker.exists()
     assert "own_counter" not in sys.modules
     USES[use](own, trust="own_counter")
-    assert marker.exists() == (use not in ("load_policy", "teacher", "export")), "a policy knows its spaces"
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("use", WITHOUT_ENVIRONMENT)
+def test_a_policy_imports_only_its_network_and_only_if_it_is_trusted(use: str, own: Path, marker: Path) -> None:
+    WITHOUT_ENVIRONMENT[use](own)  # it knows its spaces
+    assert "own_counter" not in sys.modules
+    other = Path(f"{own}-other")
+    train(dataclasses.replace(OWN, network="own_counter:Network", core="none", run_dir=str(other)))
+    forget(marker)
+    with refused(r"names code to import: --network own_counter:Network; .* add --trust own_counter "):
+        WITHOUT_ENVIRONMENT[use](other)
+    assert not marker.exists()
+    WITHOUT_ENVIRONMENT[use](other, trust="own_counter")
 
 
 COMMANDS: dict[str, tuple[Callable[[], int], str]] = {
     "evaluate": (shmppo.evaluate.main, "RUN_DIR"),
-    "export": (shmppo.export.main, "RUN_DIR"),
     "replay": (shmppo.replay.main, "RUN_DIR/failed_episode.json"),
     "resume": (train_main, "--resume RUN_DIR --total-steps 48"),
     "init-from": (train_main, "--init-from RUN_DIR"),
@@ -148,7 +161,7 @@ def test_an_edited_checkpoint_imports_nothing(own: Path, marker: Path) -> None:
         )
         write_checkpoint(path, state)
     with pytest.raises(ConfigError, match=r"names code to import: --env os:system; .* add --trust os "):
-        load_policy(own)
+        evaluate(own)
     with pytest.raises(ConfigError, match="--env os:system is neither a class nor a Python function, but a builtin"):
         evaluate(own, trust=["os"])
     assert not marker.exists()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from shmppo.config.checks import require
 from shmppo.config.train_config import ONLY_FOR_LEARNING, TrainConfig
-from shmppo.config.trust import Trusted, check_trust
+from shmppo.config.trust import Trusted
 from shmppo.envs.spec import EnvSpec
 from shmppo.extensions.teaching.demonstrations import load_demonstrations
 from shmppo.extensions.teaching.options import TeachingOptions
 from shmppo.extensions.teaching.sampling import Teacher
 from shmppo.models.native import resolve_kernel
 from shmppo.parallel.process_group import ProcessGroup
-from shmppo.policies.policy import TrainedPolicy, input_names, trained_from
+from shmppo.policies.policy import TrainedPolicy, check_policy_trust, input_names, trained_from
 from shmppo.runs.start import StartExtension, load_on_all_ranks
 from shmppo.storage.checkpoint import NAME
 from shmppo.storage.checkpoint_file import write_checkpoint
@@ -41,7 +41,7 @@ class TaughtStart(StartExtension):
         if self._options.teacher is not None:
             path = Path(self._options.teacher) if resumed is None else resumed / DIRECTORY
             self._state = load_on_all_ranks(path, "--teacher", process_group)
-            check_trust(json.loads(self._state["config"]) | ONLY_FOR_LEARNING, path, trust)
+            check_policy_trust(self._state, path, trust)
 
     def complete(self, config: TrainConfig, task: EnvSpec) -> EnvSpec:
         """Return the task with the teacher.
