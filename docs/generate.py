@@ -79,8 +79,11 @@ def table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def glossary(meanings: dict[str, str]) -> str:
-    """A definition list of names and their meanings."""
-    return "\n".join(f"`{name}`\n:   {meaning}\n" for name, meaning in meanings.items())
+    """A definition list of names and their meanings. Names with the same meaning share an entry."""
+    names: dict[str, list[str]] = {}
+    for name, meaning in meanings.items():
+        names.setdefault(meaning, []).append(f"`{name}`")
+    return "\n".join(f"{', '.join(same)}\n:   {meaning}\n" for meaning, same in names.items())
 
 
 def tracked(meanings: dict[str, str]) -> str:
@@ -195,11 +198,11 @@ def preset_flags(fields: Mapping[str, Any]) -> str:
 
 def presets() -> str:
     """A definition list of the presets: names, and their flags except an `--env` of the same name."""
-    names: dict[str, list[str]] = {}
-    for name, fields in PRESETS.items():
-        flags = preset_flags({key: value for key, value in fields.items() if (key, value) != ("env", name)})
-        names.setdefault(flags, []).append(f"`{name}`")
-    return "\n".join(f"{', '.join(same)}\n:   `{flags}`\n" for flags, same in names.items())
+    others = {
+        name: {key: value for key, value in fields.items() if (key, value) != ("env", name)}
+        for name, fields in PRESETS.items()
+    }
+    return glossary({name: f"`{preset_flags(fields)}`" for name, fields in others.items()})
 
 
 def exceptions() -> str:

@@ -53,8 +53,8 @@ class EvaluateFlags:
     json: bool = False
     """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
     trust: Modules = ()
-    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
-    per module."""
+    """A module or package that may be imported although only a run directory names it, for example that of its
+    environment. Give the flag once per module."""
 
 
 EvaluateConfig: Any = dataclasses.make_dataclass(

@@ -35,8 +35,8 @@ class ExportConfig:
     weights: Literal["static", "binary"] = "static"
     """Where --format c puts the weights: into the source, or into a file of float32 numbers in little-endian order."""
     trust: Modules = ()
-    """A module or package of which the run may import code, for example that of its own network. Give the flag once per
-    module."""
+    """A module or package that may be imported although only a run directory names it, for example that of its
+    network. Give the flag once per module."""
 
 
 def main() -> int:

@@ -21,8 +21,8 @@ class ReplayConfig:
     file: tyro.conf.Positional[Path]
     """The file failed_episode.json of a run."""
     trust: Modules = ()
-    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
-    per module."""
+    """A module or package that may be imported although only a run directory names it, for example that of its
+    environment. Give the flag once per module."""
 
 
 def main() -> int:

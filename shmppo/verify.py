@@ -31,8 +31,8 @@ class VerifyConfig:
     workers: int | None = None
     """Number of worker processes. It does not change the result. None: as in the run."""
     trust: Modules = ()
-    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
-    per module."""
+    """A module or package that may be imported although only a run directory names it, for example that of its
+    environment. Give the flag once per module."""
 
 
 def main() -> int:

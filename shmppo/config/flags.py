@@ -49,8 +49,8 @@ class SourceOptions:
     """Directory of a run to resume from its newest checkpoint. `--resume RUN_DIR --help` shows the flags of a resumed
     run. None: start a new run."""
     trust: Modules = ()
-    """A module or package whose code may be imported even if only the config.json of a run names it. Give the flag once
-    per module."""
+    """A module or package that may be imported although only a run directory names it, for example that of its
+    environment. Give the flag once per module."""
     seeds: tuple[int, ...] = option((), common=True, set_by_search=True)
     """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. Needs --run-dir. The same command continues
     them."""
@@ -268,8 +268,8 @@ class ResumeOptions:
     """A new directory to continue in. It gets the metrics up to the checkpoint. None: RUN_DIR for the last checkpoint,
     otherwise RUN_DIR-from-ITERATION."""
     trust: Modules = ()
-    """A module or package of which the run may import code, for example that of its own environment. Give the flag once
-    per module."""
+    """A module or package that may be imported although only a run directory names it, for example that of its
+    environment. Give the flag once per module."""
 
 
 def _resume_config() -> Any:

@@ -88,9 +88,8 @@ class TaskOptions:
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
     env_schedule: str | None = option(None, gymnasium=True, code=True)
     """`module:function` of a curriculum. function(iteration), function(iteration, metrics), or function(iteration,
-    metrics, options) returns the options of `reset` for all episodes that begin in that iteration, counted from 1. The
-    metrics are those of the iteration before and of the last evaluation, the options those of the iteration before.
-    None: no options."""
+    metrics, options) returns the options of `reset` for all episodes that begin in that iteration
+    (docs/guides/fine-tuning.md). None: no options."""
     env_backend: EnvBackend = "auto"
     """How the environments are stepped. gymnasium: one after the other. auto: the fastest way with the same results."""
     hide_obs: tuple[int, ...] | None = None
@@ -102,8 +101,7 @@ class TaskOptions:
     """Add the previous reward to the observation. It is zero at an episode's start."""
     skip_bad_episodes: bool = option(False, resumable=True, one_column=True, gymnasium=True)
     """If an environment raises or returns numbers that are not finite, end the episode at its last valid step, make the
-    environment again, and continue. The metric failed_episodes counts these episodes. Without this flag, such a failure
-    ends the run."""
+    environment again, and continue. The metric failed_episodes counts these episodes."""
     info_keys: tuple[str, ...] = option((), common=True, changes_curve=False)
     """Numbers in `info` that become metrics, as KEY or KEY:HOW, where HOW says which of an episode's values counts:
     last (the default), sum, mean, or max. Slashes separate nested keys. `is_success` and `success` are always used."""
@@ -155,8 +153,7 @@ class NetworkOptions:
     """Parts of a Dict observation that the actor sees, by key, such as `camera` or `arm/joints`. The trained policy
     needs only these. If the critic sees other parts, add --separate-critic all. None: all parts."""
     critic_obs: tuple[str, ...] | None = None
-    """Parts of a Dict observation that the critic sees. If the actor sees other parts, add --separate-critic all. None:
-    all parts."""
+    """Parts of a Dict observation that the critic sees, as for --actor-obs. None: all parts."""
     distribution: Literal["gaussian", "beta"] = "gaussian"
     """Distribution of Box actions. gaussian: actions are clipped to the bounds, or squashed by --squash-actions. beta:
     all actions lie between the bounds, which each dimension must have (Chou et al. 2017); --log-std-init has no
@@ -290,7 +287,7 @@ class OptimizerOptions:
     adam_eps: float = option(1e-5, POSITIVE_FLOAT32)
     """Epsilon of adam."""
     max_grad_norm: float = option(0.5, POSITIVE_NUMBER)
-    """Maximum L2 norm of the gradient. Larger gradients are scaled down to it."""
+    """Maximum L2 norm of the gradient."""
     autocast: Literal["none", "bf16"] = "none"
     """bf16: in updates, round the inputs of the encoders' and the core's matrix products to bfloat16. Heads and
     sampling stay in float32. Such a run is reproducible, with other weights."""

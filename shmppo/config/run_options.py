@@ -108,8 +108,7 @@ class ReportOptions:
     """What a run displays and records."""
 
     track: tuple[Literal["tensorboard", "wandb"], ...] = neutral_option((), common=True, per_rank=True)
-    """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'.
-    Weights & Biases reads the environment variables WANDB_PROJECT, WANDB_RUN_GROUP, WANDB_NAME, and WANDB_TAGS."""
+    """Trackers that also receive every row of metrics.csv. Each needs an extra: pip install 'shmppo[tensorboard]'."""
     quiet: bool = neutral_option(False, per_rank=True, inherited=False, set_by_search=True)
     """Print only errors."""
     check_determinism: int = neutral_option(500, NOT_NEGATIVE)

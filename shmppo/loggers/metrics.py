@@ -26,7 +26,7 @@ GLOSSARY: dict[str, str] = {
     "length_mean_100": "mean length of the last 100 finished episodes, in steps",
     **meanings(term.compute for term in _EVERY),
     "approx_kl_last_epoch": "`approx_kl` over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it",
-    "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches of the update",
+    "gradient_norm": "L2 norm of the gradient before clipping, mean over the minibatches",
     "first_log_ratio": "largest |log ratio| in the first minibatch: the difference between acting and learning",
     "optimizer_steps": "optimizer steps of the update; fewer than epochs × minibatches after a target-KL stop",
     "explained_variance": "1 − Var(target − value) / Var(target) over the rollout",
@@ -37,7 +37,7 @@ GLOSSARY: dict[str, str] = {
     "allreduce_seconds": "seconds of collective operations with other ranks, including the wait for them",
     "straggler_wait": "time spent waiting for the slowest worker, mean over workers, as a fraction of its time",
     "slowest_worker": "index of the worker that needed the most time for its part of the rollout",
-    **{f"{phase}_seconds": f"seconds of this iteration in phase {phase}" for phase in PHASES},
+    **{f"{phase}_seconds": "seconds of this iteration in the phase of this name" for phase in PHASES},
     WEIGHTS_HASH: "first 16 digits of the SHA-256 of the weights after this iteration",
 }
 """The columns of metrics.csv that every run has."""

@@ -202,7 +202,7 @@ for _module in added("terms"):
 
 
 def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
-    """policy loss, the negative value of `--objective`, mean over the minibatches of the update"""
+    """policy loss, the negative value of `--objective`, mean over the minibatches"""
     compute = OBJECTIVES[inputs.config.objective]
     if coefficient and compute:
         objective, by_log_prob = compute(inputs)
@@ -216,7 +216,7 @@ def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
 
 
 def value_loss(inputs: LossInputs, _: float) -> TermResult:
-    """½(V − R)², mean over the minibatches of the update"""
+    """½(V − R)², mean over the minibatches"""
     clip = inputs.config.clip if inputs.config.value_clip else None
     _, targets, old_values, *_ = inputs.step_targets.T
     value, by_values = squared_error(inputs.values, targets, old_values, clip)
@@ -224,7 +224,7 @@ def value_loss(inputs: LossInputs, _: float) -> TermResult:
 
 
 def entropy(inputs: LossInputs, coefficient: float) -> TermResult:
-    """policy entropy in nats, mean over the minibatches of the update"""
+    """policy entropy in nats, mean over the minibatches"""
     gradient = inputs.distribution.entropy_grad(inputs.params) * np.float32(-coefficient) if coefficient else None
     return inputs.distribution.entropy(inputs.params), gradient, None
 
@@ -239,7 +239,7 @@ def approx_kl(inputs: LossInputs, coefficient: float) -> TermResult:
 
 
 def clip_fraction(inputs: LossInputs, _: float) -> TermResult:
-    """fraction of ratios outside 1 ± `--clip`, mean over the minibatches of the update"""
+    """fraction of ratios outside 1 ± `--clip`, mean over the minibatches"""
     return np.add.reduce(np.abs(inputs.ratios - 1) > inputs.config.clip, 1) / inputs.ratios.shape[1], None, None
 
 

@@ -33,8 +33,7 @@ class AgentOptions(ExtensionOptions):
     exports, and load_policy do not need it. Needs --separate-critic all."""
     self_play: tuple[str, ...] | None = None
     """Agents that opponents with earlier weights play. Without names: all but one, which the seed chooses for each
-    episode. Four opponents with weights of their own share the environments, and give no training data. None: the
-    policy plays all agents."""
+    episode. None: the policy plays all agents."""
     opponent_every: int = option(10, AT_LEAST_1)
     """Iterations after which the opponents get other weights: two of them the current ones, and two any earlier ones.
     The current weights then join those to choose from."""

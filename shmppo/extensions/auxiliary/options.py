@@ -15,8 +15,7 @@ class AuxiliaryOptions(ExtensionOptions):
 
     auxiliary: str | None = option(None, code=True, only_for_learning=True)
     """`module:factory` of a module that computes an auxiliary loss from the actor's features
-    (docs/guides/auxiliary-losses.md). The trained policy does not need it. With --init-from,
-    its module starts anew. Cannot be combined with --critic-warmup-steps. None: no auxiliary loss."""
+    (docs/guides/auxiliary-losses.md). Cannot be combined with --critic-warmup-steps. None: no auxiliary loss."""
 
     def check(self) -> None:
         require(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the module of the loss imports this one
 
 
 def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
-    """loss of `--auxiliary`, mean over the minibatches of the update"""
+    """loss of `--auxiliary`, mean over the minibatches"""
     return np.zeros_like(inputs.log_ratio), None, None  # it depends on the features, see `feature_loss`
 
 

@@ -26,8 +26,8 @@ class TeachingOptions(ExtensionOptions):
 
     teacher: str | None = option(None, common=True, one_column=True, path=True, copied=True)
     """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
-    contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). The teacher sees
-    the parts of the observation that it was trained with, even those that the actor does not see. None: no teacher."""
+    contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). None: no
+    teacher."""
     teacher_coef: float = option(1.0, COEFFICIENT)
     """Weight of KL(teacher ‖ policy)."""
     teacher_steps: int | None = option(None, AT_LEAST_1)
@@ -38,8 +38,7 @@ class TeachingOptions(ExtensionOptions):
     )  # fmt: skip
     """Recorded episodes for --objective clone, which are played back instead of stepping the environments: a file of
     `evaluate --record`, or minari:ID for a Minari data set on this machine (extra `minari`). Their returns are not
-    those of the policy, so the return of --best-by is that of evaluations. If the file has moved, give its new path
-    when you resume the run. None: no demonstrations."""
+    those of the policy, so the return of --best-by is that of evaluations. None: no demonstrations."""
 
     def check(self) -> None:
         objective = getattr(self, "objective", None)
