@@ -163,7 +163,7 @@ class TrainConfig(
 
     @cached_property
     def first_row(self) -> int:
-        """Global index of this rank's first row."""
+        """Global index of this rank's first column."""
         return self.rank * self.rows
 
     @cached_property
@@ -239,7 +239,7 @@ class TrainConfig(
 
     @cached_property
     def columns_by_worker(self) -> list[range]:
-        """The rows that each worker steps, or all of them without workers: those of whole environments."""
+        """The columns that each worker steps, or all of them without workers: those of whole environments."""
         parts = max(self.num_workers, 1)
         envs = [partition(self.num_envs, parts, w) for w in range(parts)]
         return [range(part.start * self.columns_per_env, part.stop * self.columns_per_env) for part in envs]

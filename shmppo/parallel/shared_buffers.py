@@ -11,8 +11,8 @@ of `Control` are the exception.
 Phases: START (a worker creates its environments), PUBLISH, COLLECT, PLAN (the learner alone), LEARN, REDUCE, and STEP
 for each minibatch, and EVALUATE after an update (with --eval-every).
 
-Axes: T steps, N rows (the columns of all environments), W workers (at least 1), K epochs, M minibatches, G gradient
-shards, C stored states per row, E episodes of an evaluation, X = N if columns may be idle, otherwise 0. Sizes: D
+Axes: T steps, N columns (of all environments), W workers (at least 1), K epochs, M minibatches, G gradient
+shards, C stored states per column, E episodes of an evaluation, X = N if columns may be idle, otherwise 0. Sizes: D
 normalized part of an observation, A action, I keys of `info`, P flat vector of all parameters, S recurrent state. Per
 step: Q log_probs (1, or A with --ratio per-dimension), Z policy parameters, O = Z, or 0 with --objective clip.
 Extensions have further arrays and axes (`config.extensions`, place `arrays`).
@@ -73,7 +73,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One rollout: T steps of N rows. Steps from `valid_steps[n]` on are not valid (early stop, idle steps)."""
+    """One rollout: T steps of N columns. Steps from `valid_steps[n]` on are not valid (early stop, idle steps)."""
 
     obs: tuple[np.ndarray, ...] = collected(PER_LEAF, "T N", "observations, not normalized; hidden indices are 0")
     actions: np.ndarray = collected("f4", "T N A", "actions as sampled, before clipping")

@@ -230,7 +230,7 @@ class Policy:
                 `shmppo.envs.factory.make_environment(policy.config)`. With --actor-obs, only the parts that the actor
                 sees are read.
             state: the state that the last call returned, [S], or [n, S] for a batch. At the start of an episode: None,
-                `initial_state()`, or `initial_state(n)`. In a batch, set to 0 the rows of environments in which an
+                `initial_state()`, or `initial_state(n)`. In a batch, set to 0 the states of environments in which an
                 episode begins.
             deterministic: whether to take the most likely action. Otherwise the action is sampled from the policy.
 

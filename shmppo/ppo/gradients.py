@@ -174,7 +174,7 @@ def pack_steps(sequences: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray
     """Return the steps of some sequences in the order of (step, sequence), without padding.
 
     Args:
-        sequences: [J, 4], as `cut_sequences` returns them: first step, row, steps, slot of the initial state. Those
+        sequences: [J, 4], as `cut_sequences` returns them: first step, column, steps, slot of the initial state. Those
             with the most steps are first.
         rows: N.
 

@@ -51,11 +51,11 @@ class EpisodeStatistics:
 
         Args:
             rollout: the rollout of this rank's environments.
-            first_row: global index of this rank's first row.
+            first_row: global index of this rank's first column.
             process_group: the ranks.
 
         Returns:
-            The added episodes: step, row, return, length, and the numbers of `info`.
+            The added episodes: step, column, return, length, and the numbers of `info`.
         """
         t, n = np.nonzero(episode_ends(rollout))
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]

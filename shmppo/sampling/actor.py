@@ -105,7 +105,7 @@ class Actor:
             model: the network that learns; its parameters must not move.
             obs: [own, …] per leaf. Each step reads the current observations from these arrays.
             low: index of the first environment of the range.
-            active: bool [own], the rows whose states change at a step; the caller writes it. None: all.
+            active: bool [own], the columns whose states change at a step; the caller writes it. None: all.
         """
         self._distribution, self._obs, self._active = distribution, obs, active
         spec, count = model.observation, len(obs[0])

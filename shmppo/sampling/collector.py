@@ -68,8 +68,8 @@ class SequenceStarts:
 
     Attributes:
         next_step: earliest step at which a sequence may begin.
-        acted: bool [T, own], with idle rows: whether each row was active at each step.
-        last_states: [own, S], with idle rows: recurrent states before the last step at which each row was active.
+        acted: bool [T, own], with idle columns: whether each column was active at each step.
+        last_states: [own, S], with idle columns: recurrent states before the last step at which each was active.
     """
 
     def __init__(self, config: TrainConfig, states: np.ndarray) -> None:
@@ -78,7 +78,7 @@ class SequenceStarts:
         self._config = config
         self._begin = np.zeros(count, np.int64)  # step at which the current sequence began
         self._next_slot = np.zeros(count, np.int64)  # slot of the next stored state
-        self._steps = np.zeros(count, np.int64)  # with idle rows: the steps at which each row was active
+        self._steps = np.zeros(count, np.int64)  # with idle columns: the steps at which each was active
         self.acted, self.last_states = np.zeros((config.rollout_steps, count), bool), np.zeros_like(states)
         self.next_step = 0
 
@@ -90,7 +90,7 @@ class SequenceStarts:
         self.next_step = 0
 
     def update_active(self, t: int, active: Any, first: np.ndarray, states: np.ndarray, stored: np.ndarray) -> None:
-        """Update the rows that are active at step t. The steps of each row are counted without idle ones."""
+        """Update the columns that are active at step t. The steps of each column are counted without idle ones."""
         self.acted[t], self.last_states[active] = active, states[active]
         self.update(self._steps, first, states, stored, active)
         self._steps += active
@@ -103,11 +103,11 @@ class SequenceStarts:
         An episode begins with a zero state, which is not stored.
 
         Args:
-            t: step of the rollout, or of each row [own].
+            t: step of the rollout, or of each column [own].
             first: bool [own], whether an episode begins.
             states: [own, S], recurrent states before step t.
             stored: [C, own, S], written.
-            active: bool [own], the rows to update.
+            active: bool [own], the columns to update.
         """
         config = self._config
         due = self._begin + config.sequence_steps  # step at which the next sequence begins

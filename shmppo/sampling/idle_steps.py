@@ -70,17 +70,17 @@ def hold_back_steps(
 
 
 def leave_out_idle_steps(rollout: Rollout, params: np.ndarray, acted: np.ndarray) -> None:
-    """Move the steps at which each row acted to the front of its column, and write their numbers to `valid_steps`.
+    """Move the steps at which each column acted to its front, and write their numbers to `valid_steps`.
 
-    The reward of such a step is the sum of the rewards until the row acts again or its episode ends. The step ends an
-    episode if one ends before the row acts again. If an episode goes on at the end of the rollout, the last step is
-    bootstrapped with the value of what the column sees then, or with that of the step that is held back. Rewards before
-    the first step of a row are those after the end of an episode, and are left out.
+    The reward of such a step is the sum of the rewards until the column acts again or its episode ends. The step ends
+    an episode if one ends before the column acts again. If an episode goes on at the end of the rollout, the last step
+    is bootstrapped with the value of what the column sees then, or with that of the step that is held back. Rewards
+    before the first step of a column are those after the end of an episode, and are left out.
 
     Args:
         rollout: the own columns. `joint_actions`, `joint_end`, and what is recorded of ended episodes stay in place.
         params: [T, own, P], policy parameters.
-        acted: bool [T, own], whether each row acted at each step.
+        acted: bool [T, own], whether each column acted at each step.
     """
     total = len(acted)
     times = np.arange(total)

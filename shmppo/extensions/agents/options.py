@@ -49,7 +49,7 @@ class AgentOptions(ExtensionOptions):
         return 0 if self.self_play is None else OPPONENTS
 
     def slot_of(self, row: int) -> int:
-        """Return the index of the opponent against which the environment of a row plays. row: among all ranks."""
+        """Return the index of the opponent of a column's environment. row: index of the column among all ranks."""
         return row // len(self.agents) % OPPONENTS
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""A vector environment of environments with several agents: each environment has a row per agent."""
+"""A vector environment of environments with several agents: each environment has a column per agent."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _DOUBLE = struct.Struct("d")
 
 
 class AgentsVectorEnv(VectorEnv):
-    """The rows of some environments. An episode of a row ends when its agent ends, or when the environment's does.
+    """The columns of some environments. An episode of a column ends when its agent or its environment ends.
 
     `returns` and `lengths` are those of the environment's episode: the rewards of each agent, and all steps.
 
     Attributes:
-        active: bool [n], the rows in which the policy acts in the next step.
-        opponent_active: bool [n], the rows in which an opponent acts in the next step. All other actions are ignored.
-        finished: the episodes of environments that ended at the last step, with the index of their first row. The
+        active: bool [n], the columns in which the policy acts in the next step.
+        opponent_active: bool [n], the columns in which an opponent acts in the next step. Other actions are ignored.
+        finished: the episodes of environments that ended at the last step, with the index of their first column. The
             return is the sum over the agents that the policy plays; each number of `info` is the mean over those of
             them that have it.
     """
@@ -47,7 +47,7 @@ class AgentsVectorEnv(VectorEnv):
     active: np.ndarray
 
     def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
-        """Create the environments of the rows low … high − 1.
+        """Create the environments of the columns low … high − 1.
 
         Raises:
             EnvError: if an environment cannot be created.
@@ -77,14 +77,14 @@ class AgentsVectorEnv(VectorEnv):
         return self._envs[0].action_space
 
     def seen(self, i: int) -> Any:
-        """Return the last observation of the agent of row i."""
+        """Return the last observation of the agent of column i."""
         return self._envs[i // self._size].seen[i % self._size]
 
     def total(self, i: int) -> float:
         return float(sum(self.returns[j] for j in range(i, i + self._size) if not self._opponents[j]))
 
-    def _rows(self, e: int) -> range:
-        """Return the rows of environment e."""
+    def _columns(self, e: int) -> range:
+        """Return the columns of environment e."""
         return range(e * self._size, (e + 1) * self._size)
 
     def reset_all(self, episode: int) -> None:
@@ -100,7 +100,7 @@ class AgentsVectorEnv(VectorEnv):
     def restore(self, episodes: Sequence[EpisodeToRestore], progress: np.ndarray) -> list[bool]:
         restored: list[bool] = []
         for e in range(len(self._envs)):
-            own = [episodes[i] for i in self._rows(e)]
+            own = [episodes[i] for i in self._columns(e)]
             succeeded = self._repeat(e, own, progress)
             if not succeeded:
                 self._reset(e, own[0].number + 1)
@@ -119,7 +119,7 @@ class AgentsVectorEnv(VectorEnv):
             self._advance(e, actions)
             progress += 1
         hashes = [episode.expected_hash for episode in episodes]
-        return not self._envs[e].done and hashes == [self.hashes[i] for i in self._rows(e)]
+        return not self._envs[e].done and hashes == [self.hashes[i] for i in self._columns(e)]
 
     def close(self) -> None:
         for e, env in enumerate(self._envs):
@@ -130,31 +130,31 @@ class AgentsVectorEnv(VectorEnv):
     ) -> dict[int, EnvError]:
         self.finished = []
         for e in range(len(self._envs)):
-            rows = slice(self._rows(e).start, self._rows(e).stop)
-            self._stepped[rows] = played = actions[rows.start] is not None
-            results = self._advance(e, actions[rows]) if played else (0.0, False, False)
-            rewards[rows], terminated[rows], truncated[rows] = results
+            columns = slice(self._columns(e).start, self._columns(e).stop)
+            self._stepped[columns] = played = actions[columns.start] is not None
+            results = self._advance(e, actions[columns]) if played else (0.0, False, False)
+            rewards[columns], terminated[columns], truncated[columns] = results
         return {}
 
     def _advance(self, e: int, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Step environment e. Returns (rewards, terminated, truncated) of its rows."""
+        """Step environment e. Returns (rewards, terminated, truncated) of its columns."""
         try:
             with self._generators[e]:
                 results = self._envs[e].advance(actions)
         except FAILURES as error:
-            raise self._raised(self._rows(e).start, "step", error) from error
-        for k, i in enumerate(self._rows(e)):
+            raise self._raised(self._columns(e).start, "step", error) from error
+        for k, i in enumerate(self._columns(e)):
             self.hashes[i] = zlib.crc32(_DOUBLE.pack(results[0][k]), self.hashes[i])
         self._store(e, "step")
         return results
 
     def _reset(self, e: int, episode: int, options: Options | None = None) -> None:
         """Start the episode with this number in environment e. options: of its reset. None: `self.options`."""
-        rows, options = self._rows(e), self.options if options is None else options
-        for i in rows:
+        columns, options = self._columns(e), self.options if options is None else options
+        for i in columns:
             self._begin_episode(i, episode)
-        stream = self._config.first_env + self.handles[rows.start].index // self._size
-        self._opponents[rows.start : rows.stop] = self._seats(e, stream, episode)
+        stream = self._config.first_env + self.handles[columns.start].index // self._size
+        self._opponents[columns.start : columns.stop] = self._seats(e, stream, episode)
         seed = episode_seed(self._config.seed, stream, episode) if self._seeding != "never" else None
         arguments = {"seed": seed, "options": copy.deepcopy(options)}
         self._generators[e].seed((self._config.seed, stream, episode))
@@ -162,12 +162,12 @@ class AgentsVectorEnv(VectorEnv):
             with self._generators[e]:
                 self._envs[e].begin(**{name: value for name, value in arguments.items() if value is not None})
         except FAILURES as error:
-            raise self._raised(rows.start, "reset", error) from error
+            raise self._raised(columns.start, "reset", error) from error
         for leaf in self.obs:
-            leaf[rows.start : rows.stop] = 0
+            leaf[columns.start : columns.stop] = 0
         self._store(e, "reset")
         self._hide()
-        for i in rows:
+        for i in columns:
             self._check_finite(i, "reset", self._env_obs[i])
 
     def _seats(self, e: int, stream: int, episode: int) -> Any:
@@ -181,9 +181,9 @@ class AgentsVectorEnv(VectorEnv):
         return np.arange(self._size) != seat
 
     def _store(self, e: int, call: str) -> None:
-        """Store the new observations of environment e, continue the hashes, and set which rows are active."""
+        """Store the new observations of environment e, continue the hashes, and set which columns are active."""
         env = self._envs[e]
-        for k, i in enumerate(self._rows(e)):
+        for k, i in enumerate(self._columns(e)):
             self.active[i] = env.active[k] and not self._opponents[i]
             self.opponent_active[i] = env.active[k] and self._opponents[i]
             if env.updated[k]:
@@ -211,22 +211,22 @@ class AgentsVectorEnv(VectorEnv):
     def _begin_next(self, indices: Sequence[int]) -> None:
         for e in sorted({i // self._size for i in indices}):
             if self._envs[e].done:
-                rows = self._rows(e)
-                total, length = self.total(rows.start), int(self.lengths[rows.start])
-                self.finished.append(EpisodeEnd(rows.start, (), False, False, total, length, self.info_of(e)))
-                self._reset(e, self.handles[rows.start].episode + 1)
+                columns = self._columns(e)
+                total, length = self.total(columns.start), int(self.lengths[columns.start])
+                self.finished.append(EpisodeEnd(columns.start, (), False, False, total, length, self.info_of(e)))
+                self._reset(e, self.handles[columns.start].episode + 1)
 
     def info_of(self, e: int) -> dict[str, float]:
         """Return the numbers of `info` as means over the agents that the policy plays, and each agent's return."""
-        parts = self.episode_info([i for i in self._rows(e) if not self._opponents[i]])
+        parts = self.episode_info([i for i in self._columns(e) if not self._opponents[i]])
         found = {name: [part[name] for part in parts if name in part] for part in parts for name in part}
         means = {name: sum(values) / len(values) for name, values in found.items()}
-        rows = self._rows(e)
-        returns, opponents = self.returns[rows], self._opponents[rows]
+        columns = self._columns(e)
+        returns, opponents = self.returns[columns], self._opponents[columns]
         results = {f"return/{name}": number for name, number in zip(self._envs[e].names, returns.tolist(), strict=True)}
         if opponents.any():
             lead = np.sign(mean(returns[~opponents].tolist()) - mean(returns[opponents].tolist()))
             game = dict(zip(RESULTS, (float(lead == sign) for sign in (1, 0, -1)), strict=True))
-            slot = self._options.slot_of(self._config.first_row + self.handles[rows.start].index)
+            slot = self._options.slot_of(self._config.first_row + self.handles[columns.start].index)
             results |= game | {f"{result}/{slot}": value for result, value in game.items()}
         return means | {PREFIX + name: value for name, value in results.items()}

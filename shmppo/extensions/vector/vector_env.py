@@ -1,4 +1,4 @@
-"""A vector environment of the user, which steps all environments of the range in one call, and a check of its rows."""
+"""A vector environment of the user, which steps all environments of the range in one call, and a check of them."""
 
 from __future__ import annotations
 
