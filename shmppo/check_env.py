@@ -18,7 +18,7 @@ from shmppo.utils.commands import program
 
 @dataclass(frozen=True)
 class CheckEnvConfig(TaskOptions):
-    """The flags of `python -m shmppo.check_env`."""
+    """Check that an environment follows Gymnasium's API and is reproducible."""
 
     env: tyro.conf.Positional[str] = dataclasses.field()
     """The environment: a Gymnasium id, `module:Id` to import the module first, or `module:factory` to call a
@@ -38,12 +38,11 @@ def main() -> int:
 def _check_env() -> int:
     options = parse(
         CheckEnvConfig, sys.argv[1:], program("check-env"),
-        "Check that an environment follows Gymnasium's API and is reproducible.",
         example="my_module:make --env-kwargs size=9 --steps 5000",
         common=("env", "env_kwargs", "wrappers", "env_backend", "steps"),
     )  # fmt: skip
     check_bounds(options)
-    fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    fields = dict(vars(options))
     steps = fields.pop("steps")
     from shmppo.tools.check_env import check_environment
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateFlags:
-    """The flags of `python -m shmppo.evaluate`, apart from those of extensions."""
+    """Evaluate the policy of a run. The normalizer of the checkpoint stays fixed."""
 
     run_dir: tyro.conf.Positional[tuple[Path, ...]]
     """Directory of the run, or of several runs, for a flag that compares them."""
@@ -60,6 +60,7 @@ class EvaluateFlags:
 EvaluateConfig: Any = dataclasses.make_dataclass(
     "EvaluateConfig", [], bases=(evaluation_flags(), EvaluateFlags), frozen=True
 )
+"""The flags of `python -m shmppo.evaluate`, with those of extensions."""
 
 
 def main() -> int:
@@ -68,10 +69,10 @@ def main() -> int:
 
 
 def _evaluate() -> None:
-    text = "Evaluate the policy of a run. The normalizer of the checkpoint stays fixed."
     options = parse(
-        EvaluateConfig, sys.argv[1:], program("evaluate"), text, example="runs/pendulum --video pendulum.mp4"
-    )
+        EvaluateConfig, sys.argv[1:], program("evaluate"), example="runs/pendulum --video pendulum.mp4",
+        text=EvaluateFlags.__doc__ or "",
+    )  # fmt: skip
     from rich.console import Console
 
     from shmppo.policies.evaluation import evaluate

@@ -18,7 +18,7 @@ from shmppo.utils.commands import program
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """The flags of `python -m shmppo.export`."""
+    """Export the policy of a run for other runtimes, or to publish it."""
 
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run."""
@@ -45,8 +45,7 @@ def main() -> int:
 
 
 def _export() -> None:
-    text = "Export the policy of a run for other runtimes, or to publish it."
-    options = parse(ExportConfig, sys.argv[1:], program("export"), text, example="runs/pendulum --format onnx")
+    options = parse(ExportConfig, sys.argv[1:], program("export"), example="runs/pendulum --format onnx")
     arguments = dict(vars(options))
     only_c = "--weights binary is only for --format c; add it, or remove --weights"
     require(options.weights == "static" or options.format == "c", only_c)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +48,7 @@ def _plot() -> None:
         name, *arguments = arguments
     options_type = Plot if kind is None else kind.PlotOptions
     example = f"runs/pendulum-s1 runs/pendulum-s2 --out {name or 'curves'}.png"
-    text = inspect.getdoc(options_type) or ""
-    options = parse(options_type, arguments, f"{program('plot')} {name}".strip(), text, example=example)
+    options = parse(options_type, arguments, f"{program('plot')} {name}".strip(), example=example)
     require(len(options.run_dirs) > 0, "no run directory is given; name the directories of one or more runs")
     out = user_path(options.out, "--out")
     if kind is not None:

@@ -16,7 +16,7 @@ from shmppo.utils.commands import program
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The flags of `python -m shmppo.replay`."""
+    """Replay an episode in which an environment failed."""
 
     file: tyro.conf.Positional[Path]
     """The file failed_episode.json of a run."""
@@ -31,8 +31,7 @@ def main() -> int:
 
 
 def _replay() -> None:
-    text = "Replay an episode in which an environment failed."
-    options = parse(ReplayConfig, sys.argv[1:], program("replay"), text, example="runs/pendulum/failed_episode.json")
+    options = parse(ReplayConfig, sys.argv[1:], program("replay"), example="runs/pendulum/failed_episode.json")
     from shmppo.runs.failed_episode import replay
 
     with output_as_stderr():

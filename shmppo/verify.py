@@ -19,7 +19,7 @@ from shmppo.utils.files import user_path
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """The flags of `python -m shmppo.verify`."""
+    """Check a run by executing a part of it again, or find where two runs differ."""
 
     run_dirs: tyro.conf.Positional[tuple[Path, ...]]
     """A run or an exported policy, to execute a part of it again, or two runs to compare. Runs must have ended."""
@@ -42,9 +42,8 @@ def main() -> int:
 
 def _verify() -> int:
     """Print what was found. Return 0 if everything is equal, else 1."""
-    text = "Check a run by executing a part of it again, or find where two runs differ."
     example = "runs/pendulum --from-iteration 100 --iterations 20"
-    options = parse(VerifyConfig, sys.argv[1:], program("verify"), text, example=example)
+    options = parse(VerifyConfig, sys.argv[1:], program("verify"), example=example)
     count, of_one = len(options.run_dirs), (options.from_iteration, options.iterations)
     require(count in (1, 2), f"{count} run directories are given; name one or two")
     message = "--from-iteration and --iterations are for one run; leave them out to compare two runs"

@@ -47,8 +47,7 @@ def _measure() -> None:
     require(name in COMMANDS, f"{prog} has no command {name}{nearest(name, COMMANDS)}; see {prog} --help")
     kind = COMMANDS[name]
     options = parse(
-        kind, flags, f"{prog} {name}", inspect.getdoc(kind) or "", example=EXAMPLES[name],
-        common=inspect.get_annotations(kind),
+        kind, flags, f"{prog} {name}", example=EXAMPLES[name], common=inspect.get_annotations(kind),
     )  # fmt: skip
     importlib.import_module(f"shmppo.bench.{name}").report(options)
 

@@ -57,7 +57,7 @@ class Flag(NamedTuple):
 
 
 def parse(
-    kind: Any, arguments: Sequence[str], prog: str, text: str, *, example: str, common: Collection[str] = ()
+    kind: Any, arguments: Sequence[str], prog: str, *, example: str, text: str = "", common: Collection[str] = ()
 ) -> Any:
     """Parse a command line with tyro, or print the help text that it asks for.
 
@@ -65,8 +65,8 @@ def parse(
         kind: dataclass of the options.
         arguments: the command line.
         prog: the command as the user types it.
-        text: what the command does, for the help text.
         example: flags of an example.
+        text: what the command does, for the help text. Empty: the docstring of `kind`.
         common: fields whose flags --help shows; --help-all shows all. Empty: --help shows all flags.
 
     Returns:
@@ -76,7 +76,7 @@ def parse(
         ConfigError: for a flag of another trainer.
         CommandEnd: with code 0 after the help text, or with code 2 after tyro's message about a wrong command line.
     """
-    flags = list(flags_of(kind))
+    text, flags = text or inspect.getdoc(kind) or "", list(flags_of(kind))
     words = _joined(arguments, {flag(entry.field) for entry in flags if _has_values(entry)})
     if set(HELP_FLAGS) & set(words):
         if common and "--help-all" not in words:

@@ -30,6 +30,7 @@ from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
 from shmppo.utils.files import is_run, refuse_links, user_path
 
+WITHOUT_FLAGS = "Train recurrent PPO. Without flags: CartPole-v1 with hidden velocities."
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
 MOST_VALUES = 100_000
 """Largest number of values in a YAML file of options."""
@@ -110,10 +111,10 @@ def parse_start(
         env = option_value(arguments, "--env") or from_file.get("env", base["env"])
         base = TrainConfig().fields() | preset_fields(name, env)
     base |= from_file
-    text = "Train recurrent PPO. Without flags: CartPole-v1 with hidden velocities."
     parsed = parse(
-        flags_type(base), arguments, script or program("train"), text if default is None else DEFAULTS_OF_SCRIPT,
-        example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum", common=common_fields(),
+        flags_type(base), arguments, script or program("train"), common=common_fields(),
+        example="--env Pendulum-v1 --hide-obs 2 --run-dir runs/pendulum",
+        text=WITHOUT_FLAGS if default is None else DEFAULTS_OF_SCRIPT,
     )  # fmt: skip
     named = given_fields(arguments)
     require("seeds" not in named or bool(parsed.start.seeds), "--seeds has no values; name the seeds")
@@ -283,7 +284,7 @@ def _resume_config() -> Any:
         text = re.sub(r" None: [^.]*\.", "", texts[name])
         default, kind = (False, bool) if kinds[name] is bool else (None, kinds[name] | None)
         fields.append((name, kind, dataclasses.field(default=default, metadata={"help": text})))
-    text = "Options of the run that may change. Without a flag, the run keeps its value."
+    text = "Resume a run from its newest checkpoint. Flags replace its options."
     return dataclasses.make_dataclass(
         "ResumeConfig", fields, bases=(ResumeOptions,), frozen=True, namespace={"__doc__": text}
     )
@@ -311,9 +312,8 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
             flags[-1].append(word)
         changes = [shlex.join(words) for words in flags if given_fields(words) & fixed]
         raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes))
-    text = "Resume a run from its newest checkpoint. Flags replace its options."
     example = "--resume runs/pendulum --total-steps 1000000 --anneal-steps 1000000"
-    options = parse(ResumeConfig, arguments, prog, text, example=example)
+    options = parse(ResumeConfig, arguments, prog, example=example)
     changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
     where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, "quiet": options.quiet}
     return user_path(options.resume, "--resume"), {**where, "trust": options.trust, **changes_of_run}

@@ -82,7 +82,7 @@ def parse_search(arguments: Sequence[str]) -> tuple[SearchOptions, TrainConfig, 
     require(not misplaced, f"{', '.join(map(flag, misplaced))} of train must follow after --: {prog} … -- --env …")
     options: SearchOptions = parse(
         SearchOptions, own, prog,
-        "Search for good hyperparameters with Optuna. Flags of train follow after --.\n\n"
+        text="Search for good hyperparameters with Optuna. Flags of train follow after --.\n\n"
         "At each rung, only the best trials go on. The same command continues a search.",
         example="--trials 27 --objective mean -- --env Pendulum-v1 --hide-obs 2",
     )  # fmt: skip
