@@ -15,8 +15,7 @@ from shmppo.bench.options import Learning, Mode, Scaling
 from shmppo.config.checks import require
 from shmppo.config.option import check_bounds
 from shmppo.config.train_config import TrainConfig
-from shmppo.storage.run_directory import config_error_if_unwritable
-from shmppo.utils.files import make_parent_directory, user_path
+from shmppo.utils.files import config_error_if_unwritable, make_parent_directory, user_path
 from shmppo.utils.machine import usable_cores
 
 LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")

@@ -18,8 +18,8 @@ from shmppo.loggers.text import number
 from shmppo.plotting.curves import IGNORED_FIELDS, Run
 from shmppo.plotting.plots import SEEDS_CAPTION, Groups, check_metric, draw_groups, draw_phases, overview_panels
 from shmppo.plotting.style import COLORS, new_figure
-from shmppo.storage.run_directory import CONFIG, SUMMARY, config_error_if_unwritable
-from shmppo.utils.files import make_parent_directory, read_file, read_object
+from shmppo.storage.run_directory import CONFIG, SUMMARY
+from shmppo.utils.files import config_error_if_unwritable, make_parent_directory, read_file, read_object
 from shmppo.utils.phase_timer import PHASES
 
 PANEL_INCHES = (4.4, 2.7)

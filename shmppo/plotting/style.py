@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shmppo.config.checks import require
 from shmppo.errors import ConfigError
-from shmppo.utils.files import make_parent_directory
+from shmppo.utils.files import config_error_if_unwritable, make_parent_directory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,5 @@ def save(figure: Figure, path: Path, caption: str = "") -> None:
     make_parent_directory(path, "--out")
     # Without the date and the version of matplotlib, the same numbers give the same file.
     metadata = {"Date": None, "Creator": None} if ending == "svg" else None
-    try:
+    with config_error_if_unwritable(f"--out {path}", "name another file"):
         figure.savefig(path, dpi=160, metadata=metadata)
-    except OSError as error:
-        raise ConfigError(f"--out {path} cannot be written: {error}; name another file") from error

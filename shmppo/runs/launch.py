@@ -36,8 +36,8 @@ from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights, start_extensions
-from shmppo.storage.run_directory import LOG, config_error_if_unwritable, default_name, directory_of, holds_run
-from shmppo.utils.files import user_path
+from shmppo.storage.run_directory import LOG, default_name, directory_of, holds_run
+from shmppo.utils.files import config_error_if_unwritable, user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.machine import integer_variable
 from shmppo.utils.portable import check_torch

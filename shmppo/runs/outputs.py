@@ -18,9 +18,9 @@ from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.shared_buffers import Control
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.storage.history import remove_later
-from shmppo.storage.run_directory import EVALUATIONS, METRICS, SUMMARY, MetricsFile, config_error_if_unwritable, saving
+from shmppo.storage.run_directory import EVALUATIONS, METRICS, SUMMARY, MetricsFile, saving
 from shmppo.utils import machine
-from shmppo.utils.files import write_json
+from shmppo.utils.files import config_error_if_unwritable, write_json
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.signals import StopRequest
 

@@ -25,8 +25,8 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Field
 from shmppo.storage.checkpoint import BEST, NAME, check_learner, check_shapes, load_selected_checkpoint
 from shmppo.storage.history import copy_history
-from shmppo.storage.run_directory import CONFIG, config_error_if_unwritable, create_run_directory, locked
-from shmppo.utils.files import read_object, write_json
+from shmppo.storage.run_directory import CONFIG, create_run_directory, locked
+from shmppo.utils.files import config_error_if_unwritable, read_object, write_json
 
 log = logging.getLogger(__name__)
 

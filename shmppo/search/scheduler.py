@@ -32,9 +32,9 @@ from shmppo.search.report import picture, report, write_table
 from shmppo.search.space import load_space
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import RunResult, TrialRun
-from shmppo.storage.run_directory import config_error_if_unwritable, locked
+from shmppo.storage.run_directory import locked
 from shmppo.tools.run_process import RunPool
-from shmppo.utils.files import user_path
+from shmppo.utils.files import config_error_if_unwritable, user_path
 from shmppo.utils.signals import StopRequest
 
 

@@ -21,6 +21,7 @@ from shmppo.errors import ConfigError, SaveError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.utils import machine
 from shmppo.utils.files import (
+    config_error_if_unwritable,
     open_file,
     read_file,
     read_object,
@@ -106,17 +107,6 @@ def locked(run_dir: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
-
-
-@contextlib.contextmanager
-def config_error_if_unwritable(path: Path) -> Iterator[None]:
-    """Raise a ConfigError for an OSError of the body, which opens files in the directory of a run."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}; make space there, or name another directory"
-        ) from error
 
 
 @contextlib.contextmanager

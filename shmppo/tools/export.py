@@ -20,8 +20,6 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from shmppo.errors import ConfigError
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.tools.export_c import example_of, export_c
-from shmppo.utils.files import user_path, write_json
+from shmppo.utils.files import config_error_if_unwritable, user_path, write_json
 from shmppo.utils.user_code import describe_error
 from shmppo.version import __version__
 
@@ -142,7 +140,8 @@ def export(
     write = _write_onnx if format == "onnx" else _write_torchscript
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), _writing(path):
+        unwritable = config_error_if_unwritable(f"--out {path}", "name another file")
+        with warnings.catch_warnings(), torch.no_grad(), unwritable:
             warnings.simplefilter("ignore")  # about deprecations and optional libraries
             if trained.config.network is not None:  # its branches that depend on data
                 warnings.simplefilter("default", torch.jit.TracerWarning)  # type: ignore[attr-defined]
@@ -193,14 +192,6 @@ def _manifest(trained: TrainedPolicy, policy: ExportedPolicy, inputs: dict[str, 
         "next": {"state": "next_state"} if "state" in inputs else {},
         "reset": "state is 0 in the first step of an episode", **trained.task.stored, "steps": steps,
     }  # fmt: skip
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
 
 
 def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: str) -> None:

@@ -13,14 +13,13 @@ from pathlib import Path
 
 from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig, stored_config
-from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.run_directory import CONFIG, METRICS, SUMMARY
 from shmppo.tools.verify import read_run
-from shmppo.utils.files import read_object, replaced_file, user_path, write_json
+from shmppo.utils.files import config_error_if_unwritable, read_object, replaced_file, user_path, write_json
 
 KEPT = (
     "fingerprint",
@@ -70,7 +69,7 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
         "iterations": state["iteration"],
         "env_steps": state["env_steps"],
     }
-    try:
+    with config_error_if_unwritable(f"--out {target}", "name another directory"):
         target.mkdir(parents=True)
         with replaced_file(target / NAME) as temporary:
             write_checkpoint(temporary, content)
@@ -82,6 +81,4 @@ def export_policy(run_dir: str | Path, *, checkpoint: str | int | Path = "last",
             hashes = csv.DictWriter(file, ["iteration", WEIGHTS_HASH], extrasaction="ignore")
             hashes.writeheader()
             hashes.writerows(row for iteration, row in rows.items() if iteration <= state["iteration"])
-    except OSError as error:
-        raise ConfigError(f"--out {target} cannot be written: {error.strerror}; name another directory") from error
     return target

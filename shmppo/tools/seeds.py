@@ -22,9 +22,8 @@ from shmppo.config.trust import Trusted
 from shmppo.errors import ShmppoError, printable
 from shmppo.loggers.text import number
 from shmppo.runs.startup import check_early
-from shmppo.storage.run_directory import config_error_if_unwritable
 from shmppo.tools.run_process import RunPool, RunProcess
-from shmppo.utils.files import short_path, user_path
+from shmppo.utils.files import config_error_if_unwritable, short_path, user_path
 from shmppo.utils.signals import StopRequest
 
 

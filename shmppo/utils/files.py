@@ -40,6 +40,22 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
         ) from error
 
 
+@contextmanager
+def config_error_if_unwritable(
+    where: object, advice: str = "make space there, or name another directory"
+) -> Iterator[None]:
+    """Raise a ConfigError for an OSError of the body, which writes files.
+
+    Args:
+        where: beginning of the error message: the file or directory, or its flag and its name.
+        advice: end of the error message.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be written: {error.strerror or error}; {advice}") from error
+
+
 def make_parent_directory(path: Path, flag: str) -> None:
     """Make the parent directory of a file, and check that it can contain new files.
 
@@ -51,13 +67,11 @@ def make_parent_directory(path: Path, flag: str) -> None:
         ConfigError: if the directory cannot be made, if no file can be made in it, or if the file is a directory or has
             too long a name.
     """
-    try:
+    with config_error_if_unwritable(f"{flag} {path}", "name another file"):
         if path.is_dir():
             raise ConfigError(f"{flag} {path} is a directory; name a file in it")
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()  # /proc and /sys let root write, but contain no new files
-    except OSError as error:
-        raise ConfigError(f"{flag} {path} cannot be written: {error}; name another file") from error
 
 
 def sync(path: Path) -> None:
