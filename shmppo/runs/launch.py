@@ -32,7 +32,7 @@ from shmppo.ppo.device_gradients import check_device
 from shmppo.ppo.layout import run_fields
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.loop import train_iterations
-from shmppo.runs.preflight import allocate_shared, check_shared_memory, only_run
+from shmppo.runs.preflight import allocate_shared, only_run
 from shmppo.runs.resume import ResumeRequest, prepare_resume
 from shmppo.runs.session import LearnerType, Session
 from shmppo.runs.start import Start, load_initial_weights, start_extensions
@@ -165,7 +165,6 @@ def _run(
             for extension in start.extensions:
                 task = extension.complete(config, task)
             fields = run_fields(config, task)
-            check_shared_memory(fields)
             start.check(config, task, fields)
             buffers = SharedBuffers(fields, allocate_shared(fields))
             run_dir = start.open_directory(config, stack)

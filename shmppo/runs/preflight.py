@@ -1,16 +1,15 @@
-"""Check before a run starts processes that the machine has enough shared memory."""
+"""What a run needs before it starts processes: no other run in this process, and shared memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Field, allocate, total_bytes
 
@@ -55,31 +54,12 @@ def allocate_shared(fields: Sequence[Field]) -> torch.Tensor:
             path.unlink(missing_ok=True)
         reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"shared memory: {total_bytes(fields) / 2**20:.1f} MiB could not be allocated ({reason}); check the free "
-            f"space, inodes, and permissions of {SHARED_MEMORY}, and the limits that ulimit -a shows"
+            f"shared memory: this run needs {total_bytes(fields) / 2**20:.1f} MiB, which could not be allocated "
+            f"({reason}); lower --num-envs or --rollout-steps, or enlarge {SHARED_MEMORY} (docker: --shm-size), and "
+            "check its permissions and the limits that ulimit -a shows"
         ) from error
 
 
 def _segments() -> set[Path]:
     """Return the files of torch's shared memory that this process has created and not yet removed."""
     return set(Path(SHARED_MEMORY).glob(f"torch_{os.getpid()}_*"))
-
-
-def check_shared_memory(fields: Iterable[Field]) -> None:
-    """Check that the shared buffers of a run fit into the free shared memory.
-
-    Args:
-        fields: the layout table of the buffers.
-
-    Raises:
-        ConfigError: if they do not.
-    """
-    if not os.path.isdir(SHARED_MEMORY):
-        return
-    status = os.statvfs(SHARED_MEMORY)
-    size, free = total_bytes(fields), status.f_bavail * status.f_frsize
-    require(
-        size <= free,
-        f"shared memory: this run needs {size / 2**20:.1f} MiB but {SHARED_MEMORY} has {free / 2**20:.1f} MiB "
-        f"free; lower --num-envs or --rollout-steps, or enlarge {SHARED_MEMORY} (docker: --shm-size)",
-    )

@@ -11,14 +11,14 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.ppo.layout import run_fields
-from shmppo.runs.preflight import allocate_shared, check_shared_memory
+from shmppo.runs.preflight import allocate_shared
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no /dev/shm")
 def test_too_little_shared_memory_is_refused() -> None:
     config = TrainConfig(num_envs=2**20, rollout_steps=2**20, workers=0)
-    with pytest.raises(ConfigError, match=r"needs \d+\.\d MiB but /dev/shm has \d+\.\d MiB free; lower --num-envs"):
-        check_shared_memory(run_fields(config, inspect_task(config)))
+    with pytest.raises(ConfigError, match=r"needs \d+\.\d MiB, which could not be allocated .*; lower --num-envs"):
+        allocate_shared(run_fields(config, inspect_task(config)))
 
 
 def test_shared_memory_that_cannot_be_allocated_is_refused_and_leaves_no_file() -> None:
@@ -28,7 +28,7 @@ def test_shared_memory_that_cannot_be_allocated_is_refused_and_leaves_no_file() 
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         with pytest.raises(
-            ConfigError, match=r"shared memory: .* MiB could not be allocated \(.*File too large \(27\)"
+            ConfigError, match=r"shared memory: .* MiB, which could not be allocated \(.*File too large \(27\)"
         ):
             allocate_shared(fields)
     finally:
