@@ -13,7 +13,7 @@ from public_helpers import csv_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import ADDED_GLOSSARY, GLOSSARY, TRACKER_GROUPS, WEIGHTS_HASH, tracker_name
+from shmppo.loggers.metrics import WEIGHTS_HASH, tracker_name
 from shmppo.loggers.trackers import LoggerList, WeightsAndBiases, make_trackers
 from shmppo.runs.launch import resume, train
 
@@ -83,15 +83,7 @@ def test_a_callback_that_cannot_be_called_is_refused(callback: Any, tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-def test_each_metric_has_one_group() -> None:
-    grouped = [name for names in TRACKER_GROUPS.values() for name in names]
-    assert len(grouped) == len(set(grouped))
-    assert {
-        *grouped,
-        WEIGHTS_HASH,
-        "iteration",
-        "env_steps",
-    } == GLOSSARY.keys() | ADDED_GLOSSARY.keys()
+def test_a_metric_is_shown_in_its_group() -> None:
     assert [tracker_name(name) for name in ("env_steps", "entropy", "gradient_seconds", "eval/return")] == [
         "env_steps", "losses/entropy", "time/gradient_seconds", "eval/return",
     ]  # fmt: skip
