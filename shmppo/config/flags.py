@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import re
 import shlex
 import typing
@@ -32,8 +31,6 @@ from shmppo.utils.files import is_run, refuse_links, user_path
 
 WITHOUT_FLAGS = "Train recurrent PPO. Without flags: CartPole-v1 with hidden velocities."
 DEFAULTS_OF_SCRIPT = "Train recurrent PPO. Flags override the script's options."
-MOST_VALUES = 100_000
-"""Largest number of values in a YAML file of options."""
 
 
 @dataclass(frozen=True)
@@ -231,29 +228,10 @@ def _read_yaml(text: str, where: str) -> Any:
     except ImportError as error:
         raise ConfigError(f"{where} needs pyyaml; pip install 'shmppo[yaml]', or write JSON") from error
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        size = 0 if root is None else _expanded_size(root, {})
-        require(
-            size <= MOST_VALUES,
-            f"{where} has aliases that stand for more than {MOST_VALUES:,} values; write the values out",
-        )
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, IndexError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{where} is neither JSON nor YAML ({reason}); correct it") from error
-
-
-def _expanded_size(node: Any, sizes: dict[int, float]) -> float:
-    """Return how many values a YAML node has if each alias counts with all that it stands for.
-
-    sizes: of the nodes so far, by their id. A node is infinite while its own parts are counted: it may contain itself.
-    """
-    if id(node) not in sizes:
-        sizes[id(node)] = math.inf
-        parts = node.value if isinstance(node.value, list) else []
-        values = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
-        sizes[id(node)] = 1 + sum(_expanded_size(one, sizes) for one in values)
-    return sizes[id(node)]
 
 
 @dataclass(frozen=True)

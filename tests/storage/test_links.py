@@ -328,14 +328,9 @@ def test_arrays_of_demonstrations_are_checked_before_they_are_read(tmp_path: Pat
             load_demonstrations(config, task)
 
 
-def test_nested_aliases_in_yaml_end_in_one_sentence(tmp_path: Path) -> None:
+def test_yaml_that_is_nested_too_deeply_ends_in_one_sentence(tmp_path: Path) -> None:
     from shmppo.config.flags import read_mapping
 
-    lines = ["a0: &a0 [x, x]", *(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]" for k in range(1, 60))]
-    for text in ("\n".join(lines), "a: &a [*a]", "a: &a {b: *a}"):
-        (tmp_path / "space.yaml").write_text(text)
-        with refused("aliases that stand for more than 100,000 values"):
-            read_mapping(tmp_path / "space.yaml", "--space")
     for text in ("[" * 10_000, "a: " + "[" * 3000 + "]" * 3000):
         (tmp_path / "space.yaml").write_text(text)
         with refused("correct it"):
