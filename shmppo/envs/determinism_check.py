@@ -41,7 +41,7 @@ from shmppo.envs.wrappers import allowed_action, random_action
 from shmppo.errors import EnvError
 from shmppo.utils import signals
 from shmppo.utils.global_generators import NAMES
-from shmppo.utils.rng import determinism_check_generator
+from shmppo.utils.rng import DETERMINISM_CHECK, keyed_generator
 from shmppo.utils.user_code import FAILURES, describe_error
 
 CHECKED = 1
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
 
 def make_request(config: TrainConfig, task: EnvSpec, steps: int, *, alone: bool) -> CheckRequest:
     """Return the request to check the environment of a run. Its random numbers are of no other use in the run."""
-    seed = int(determinism_check_generator(config.seed, _EPISODES).integers(2**31))
+    seed = int(keyed_generator(config.seed, DETERMINISM_CHECK, index=_EPISODES).integers(2**31))
     if backend_of(task).owns_generators:
         task = dataclasses.replace(task, generators=NAMES)
     task = dataclasses.replace(task, distribution=None, added={})  # type: ignore[arg-type] # they would import torch
@@ -124,7 +124,8 @@ class CheckedEnv:
         self._envs = self._make()
         # The checked environment is the last one. It has the same generator with and without the other environment.
         streams = reversed(range(len(self._envs.handles)))
-        self._generators = [determinism_check_generator(request.config.seed, _ACTIONS + n) for n in streams]
+        seed = request.config.seed
+        self._generators = [keyed_generator(seed, DETERMINISM_CHECK, index=_ACTIONS + n) for n in streams]
         self._spaces = [copy.deepcopy(self._envs.action_space) for _ in self._generators]
         for space, generator in zip(self._spaces, self._generators, strict=True):
             space.seed(int(generator.integers(2**31)))

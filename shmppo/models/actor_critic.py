@@ -25,7 +25,7 @@ from shmppo.models.initial_weights import initialize
 from shmppo.models.user_module import CustomNetwork
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import Leaf, ObservationSpec
-from shmppo.utils.rng import initial_weights_generator
+from shmppo.utils.rng import INITIAL_WEIGHTS, keyed_generator
 from shmppo.utils.torch_utils import ALIGNMENT
 
 # Each parameter starts at a cache line, also within a flat vector of all parameters. Kernels may round differently
@@ -139,7 +139,7 @@ class ActorCritic(nn.Module):
         self.value_head: nn.Linear | None = nn.Linear(self.trunk_list[-1].features, 1)
         free = distribution.num_params - distribution.num_outputs
         self.log_std = nn.Parameter(torch.full((free,), config.log_std_init)) if free else None
-        self._initialize(initial_weights_generator(config.seed))
+        self._initialize(keyed_generator(config.seed, INITIAL_WEIGHTS))
         losses = [one for one in added("feature_loss") if getattr(config, one.NAME) is not None]
         self.feature_losses = [one.NAME for one in losses]
         for one in losses:

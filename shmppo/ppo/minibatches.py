@@ -15,7 +15,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Minibatches, Rollout
-from shmppo.utils.rng import minibatch_generator
+from shmppo.utils.rng import MINIBATCHES, keyed_generator
 
 _EPSILON = 1e-8
 _MOMENTS = 3  # steps, sum, and sum of squares of a minibatch's advantages
@@ -43,7 +43,7 @@ def build_minibatches(
     sums = AdvantageSums(advantages, rollout.valid_steps, sequences, process_group)
     moments = np.empty((config.epochs, config.minibatches, _MOMENTS))
     for epoch in range(config.epochs):
-        generator = minibatch_generator(config.seed, config.rank, iteration, epoch)
+        generator = keyed_generator(config.seed, MINIBATCHES, index=config.rank, epoch=epoch, iteration=iteration)
         order, cuts = shuffle_sequences(sequences[:, 2], config.minibatches, generator)
         moments[epoch] = sums.moments(order, cuts)
         out.bounds[epoch] = assign_shards(order, cuts, sequences[:, 2], config.shards)

@@ -28,7 +28,7 @@ from shmppo.sampling.extension import used_extensions
 from shmppo.sampling.idle_steps import held_starts, hold_back_steps, insert_held_steps, leave_out_idle_steps
 from shmppo.spaces.normalization import column_moments
 from shmppo.utils.phase_timer import PhaseTimer
-from shmppo.utils.rng import action_noise_generator
+from shmppo.utils.rng import ACTION_NOISE, keyed_generator
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Collector:
         self._first[:] = carry.first[own]
         self._actor.states[:] = carry.state[own]
         rows = [config.first_row + handle.index for handle in envs.handles]
-        generators = [action_noise_generator(config.seed, row, iteration) for row in rows]
+        generators = [keyed_generator(config.seed, ACTION_NOISE, index=row, iteration=iteration) for row in rows]
         # [T, own, noise_size]
         noise = np.stack([distribution.noise(generator, config.rollout_steps) for generator in generators], axis=1)
         self._actor.load_noise(noise)

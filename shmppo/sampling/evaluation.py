@@ -27,7 +27,7 @@ from shmppo.errors import EnvError, ShmppoError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import Actor
-from shmppo.utils.rng import action_noise_generator
+from shmppo.utils.rng import ACTION_NOISE, keyed_generator
 
 EPISODES_AT_ONCE = 64
 MAX_STEPS = 100_000
@@ -156,7 +156,7 @@ class EpisodePlayer:
         """Play one episode in each environment. An environment whose episode has ended is not stepped any more."""
         count, distribution, rows = len(envs.handles), self._task.distribution, self._rows
         episodes = count // rows
-        generators = [action_noise_generator(self._config.seed, handle.index, 0) for handle in envs.handles]
+        generators = [keyed_generator(self._config.seed, ACTION_NOISE, index=handle.index) for handle in envs.handles]
         envs.reset_all(0)
         if self._others is not None:
             self._others.begin(envs, self._config.seed)

@@ -14,11 +14,22 @@ import numpy as np
 from gymnasium import spaces
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_ACTION_NOISE, _MINIBATCHES, _DETERMINISM_CHECK, _PLAYBACK, _INITIAL_WEIGHTS = 0, 1, 2, 3, 6
+ACTION_NOISE, MINIBATCHES, DETERMINISM_CHECK, PLAYBACK, INITIAL_WEIGHTS = 0, 1, 2, 3, 6
+"""Purposes of streams. 4 and 5 belong to the extension `agents`."""
 
 
-def keyed_generator(seed: int, index: int, purpose: int, epoch: int, iteration: int) -> np.random.Generator:
-    """Return the generator of one stream. purpose: what it is for; 4 and 5 belong to extensions."""
+def keyed_generator(
+    seed: int, purpose: int, *, index: int = 0, epoch: int = 0, iteration: int = 0
+) -> np.random.Generator:
+    """Return the generator of one stream.
+
+    Args:
+        seed: seed of the run.
+        purpose: what the numbers are for, one of the constants above.
+        index: whom they are for: the global index of an environment, a rank, or a number of other streams.
+        epoch: of the update, or another number that counts within or instead of iterations.
+        iteration: of the run.
+    """
     # Philox counts draws in the lowest word of its counter. The other three words distinguish 2^192 streams per key.
     return np.random.Generator(np.random.Philox(key=[seed, index], counter=[0, purpose, epoch, iteration]))
 
@@ -53,33 +64,3 @@ def seed_spaces(parts: Sequence[spaces.Space[Any]], seed: int) -> None:
         part.np_random.bit_generator.state = {
             "bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0,
         }  # fmt: skip
-
-
-def initial_weights_generator(run_seed: int) -> np.random.Generator:
-    """Return the generator of the network's initial weights."""
-    return keyed_generator(run_seed, 0, _INITIAL_WEIGHTS, 0, 0)
-
-
-def action_noise_generator(run_seed: int, env_index: int, iteration: int) -> np.random.Generator:
-    """Return the generator of one environment's action noise in one iteration."""
-    return keyed_generator(run_seed, env_index, _ACTION_NOISE, 0, iteration)
-
-
-def minibatch_generator(run_seed: int, rank: int, iteration: int, epoch: int) -> np.random.Generator:
-    """Return the generator that shuffles the sequences of one rank in one epoch of an update."""
-    return keyed_generator(run_seed, rank, _MINIBATCHES, epoch, iteration)
-
-
-def playback_generator(run_seed: int, env_index: int, epoch: int) -> np.random.Generator:
-    """Return the generator of the order in which one environment plays all recorded episodes for the n-th time."""
-    return keyed_generator(run_seed, env_index, _PLAYBACK, epoch, 0)
-
-
-def determinism_check_generator(run_seed: int, index: int) -> np.random.Generator:
-    """Return a generator of the check that an environment is a function of its seed and actions.
-
-    Args:
-        run_seed: seed of the run.
-        index: what the numbers are for, from 0.
-    """
-    return keyed_generator(run_seed, index, _DETERMINISM_CHECK, 0, 0)

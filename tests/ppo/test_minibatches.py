@@ -13,7 +13,7 @@ from shmppo.errors import ShmppoError
 from shmppo.ppo.gradients import pack_steps
 from shmppo.ppo.loss import Loss
 from shmppo.ppo.minibatches import assign_shards, cut_sequences, equal_cuts, shuffle_sequences
-from shmppo.utils.rng import minibatch_generator
+from shmppo.utils.rng import MINIBATCHES, keyed_generator
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -94,7 +94,7 @@ def test_minibatches_contain_every_sequence_once_and_differ_between_epochs() -> 
     sequences = cut_sequences(np.random.default_rng(0).random((64, 6)) < 0.1, 8)
     orders = []
     for epoch in range(2):
-        order, cuts = shuffle_sequences(sequences[:, 2], 4, minibatch_generator(1, 0, 0, epoch))
+        order, cuts = shuffle_sequences(sequences[:, 2], 4, keyed_generator(1, MINIBATCHES, epoch=epoch))
         assert sorted(order.tolist()) == list(range(len(sequences)))
         assert (cuts[0], cuts[-1], len(cuts)) == (0, len(sequences), 5)
         steps = np.add.reduceat(sequences[order, 2], cuts[:-1])
@@ -105,7 +105,7 @@ def test_minibatches_contain_every_sequence_once_and_differ_between_epochs() -> 
 
 def test_fewer_sequences_than_minibatches_are_an_error() -> None:
     with pytest.raises(ShmppoError, match="a rollout has 2 sequences, but --minibatches is 3; lower it, or raise"):
-        shuffle_sequences(np.array([8, 8]), 3, minibatch_generator(1, 0, 0, 0))
+        shuffle_sequences(np.array([8, 8]), 3, keyed_generator(1, MINIBATCHES))
 
 
 @pytest.mark.parametrize(("steps", "bounds"), [([9, 4, 4], [0, 1, 2, 3, 3, 3]), ([9], [0, 1, 1])])

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from shmppo.utils.rng import action_noise_generator, episode_seed, minibatch_generator
+from shmppo.utils.rng import ACTION_NOISE, MINIBATCHES, episode_seed, keyed_generator
 
 
 def test_each_key_changes_the_stream() -> None:
     draws = [
-        action_noise_generator(1, 0, 0).random(),
-        action_noise_generator(2, 0, 0).random(),
-        action_noise_generator(1, 1, 0).random(),
-        action_noise_generator(1, 0, 1).random(),
-        minibatch_generator(1, 0, 0, 0).random(),
-        minibatch_generator(1, 0, 0, 1).random(),
-        minibatch_generator(1, 0, 1, 0).random(),
-        minibatch_generator(1, 1, 0, 0).random(),
+        keyed_generator(1, ACTION_NOISE).random(),
+        keyed_generator(2, ACTION_NOISE).random(),
+        keyed_generator(1, ACTION_NOISE, index=1).random(),
+        keyed_generator(1, ACTION_NOISE, iteration=1).random(),
+        keyed_generator(1, MINIBATCHES).random(),
+        keyed_generator(1, MINIBATCHES, epoch=1).random(),
+        keyed_generator(1, MINIBATCHES, iteration=1).random(),
+        keyed_generator(1, MINIBATCHES, index=1).random(),
     ]
     assert len(set(draws)) == len(draws)
     seeds = {episode_seed(s, n, e) for s in range(5) for n in range(40) for e in range(40)}

@@ -28,7 +28,7 @@ ChooseAction = Callable[[Any, gymnasium.Space[Any], np.random.Generator], Any]
 
 def opponent_generator(run_seed: int, index: int, iteration: int) -> np.random.Generator:
     """Return the generator of opponents: of the weights that get into the slots, or of a random player's actions."""
-    return keyed_generator(run_seed, index, 5, 0, iteration)
+    return keyed_generator(run_seed, 5, index=index, iteration=iteration)
 
 
 class Opponent(Others):

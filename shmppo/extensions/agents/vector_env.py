@@ -177,7 +177,7 @@ class AgentsVectorEnv(VectorEnv):
             return False
         if opponents:
             return [name in opponents for name in self._envs[e].names]
-        seat = keyed_generator(self._config.seed, stream, 4, episode, 0).integers(self._size)
+        seat = keyed_generator(self._config.seed, 4, index=stream, epoch=episode).integers(self._size)
         return np.arange(self._size) != seat
 
     def _store(self, e: int, call: str) -> None:

@@ -39,7 +39,7 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.extensions.teaching.options import MINARI, TeachingOptions
 from shmppo.spaces.stored import space_from_json
 from shmppo.utils.files import make_parent_directory, open_file, replaced_file, user_path
-from shmppo.utils.rng import playback_generator
+from shmppo.utils.rng import PLAYBACK, keyed_generator
 
 OUTCOMES = ("rewards", "terminated", "truncated")
 """Names of the arrays that `VectorEnv.step` writes."""
@@ -280,7 +280,8 @@ class PlaybackVectorEnv(VectorEnv):
         self._begin_episode(i, episode)
         self.hashes[i] = self._hash
         epoch, position = divmod(episode, len(self._begins))
-        generator = playback_generator(self._seed, self._first_env + self.handles[i].index, epoch)
+        env_index = self._first_env + self.handles[i].index
+        generator = keyed_generator(self._seed, PLAYBACK, index=env_index, epoch=epoch)
         self._recorded[i] = generator.permutation(len(self._begins))[position]
         self._next[i] = self._begins[self._recorded[i]] + steps
         self._observe([i])
