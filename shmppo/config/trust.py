@@ -21,7 +21,6 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
 from shmppo.utils.files import read_object, short_path
-from shmppo.utils.machine import integer_variable
 
 SAFE_MODULES = ("shmppo.envs.wrappers", "gymnasium.wrappers")
 """Modules with wrappers of this package and of Gymnasium, which every run directory may name."""
@@ -98,7 +97,7 @@ def trust_of(run_dir: Path) -> str:
 
 def resume_command(run_dir: Path) -> str:
     """Return the command that continues a run with as many ranks. run_dir: directory of the run, or of one rank."""
-    start, ranks = program("train"), integer_variable("WORLD_SIZE", 1)
+    start, ranks = program("train"), int(os.environ.get("WORLD_SIZE", 1))
     if ranks > 1:
         machines, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", str(ranks))
         start = f"torchrun --nnodes {machines} --nproc-per-node {local} -m shmppo.train"

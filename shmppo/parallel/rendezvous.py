@@ -19,7 +19,7 @@ from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
-from shmppo.utils.machine import integer_variable, usable_cores, versions
+from shmppo.utils.machine import usable_cores, versions
 
 _connections = itertools.count()  # number of the next connection of this process; it is the same on all ranks
 
@@ -54,7 +54,7 @@ def connect(timeout: float) -> Iterator[ProcessGroup]:
 
 def _connect(timeout: float) -> ProcessGroup:
     """Create the group of all ranks. For arguments and errors, see `connect`."""
-    size = integer_variable("WORLD_SIZE", 1)
+    size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
         return SINGLE_PROCESS
     limit = timedelta(seconds=timeout)
@@ -108,7 +108,7 @@ def agree_on_config(group: ProcessGroup, config: TrainConfig) -> TrainConfig:
     workers = config.workers
     if workers is None:
         # Share the cores of the machine among its ranks. A rank with one core samples in the learner's process.
-        cores = usable_cores() // integer_variable("LOCAL_WORLD_SIZE", 1)
+        cores = usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         workers = min(cores, config.num_envs) if cores > 1 else 0
     own = dataclasses.replace(config, rank=group.rank, ranks=group.size, workers=workers)
     if group.rank == 0:

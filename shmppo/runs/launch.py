@@ -39,7 +39,6 @@ from shmppo.runs.start import Start, load_initial_weights, start_extensions
 from shmppo.storage.run_directory import LOG, default_name, directory_of, holds_run
 from shmppo.utils.files import config_error_if_unwritable, user_path
 from shmppo.utils.logs import buffer_records, log_to
-from shmppo.utils.machine import integer_variable
 from shmppo.utils.portable import check_torch
 from shmppo.utils.program import plain_values
 from shmppo.utils.torch_utils import numeric_modes, set_numeric_modes
@@ -114,7 +113,7 @@ def resume(
 
 def _is_restart(run_dir: Path) -> bool:
     """Whether torchrun has restarted this process (--max-restarts) after the run had saved a checkpoint."""
-    return integer_variable("TORCHELASTIC_RESTART_COUNT", 0) > 0 and holds_run(run_dir)
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0 and holds_run(run_dir)
 
 
 def _resume(

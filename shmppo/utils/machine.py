@@ -11,7 +11,6 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from shmppo.errors import ConfigError
 from shmppo.utils.portable import (
     INSTRUCTION_VARIABLES,
     NUMPY_AVX512,
@@ -80,14 +79,6 @@ def processor_type(kernel: str) -> str:
     numbers += [torch.backends.cpu.get_cpu_capability(), *([NUMPY_AVX512] if numpy_uses_avx512() else [])]
     numbers += [f"{name}={os.environ[name]}" for name in INSTRUCTION_VARIABLES if name in os.environ]
     return f"{processor()} ({', '.join(numbers)})"
-
-
-def integer_variable(name: str, default: int) -> int:
-    """Return the value of an environment variable that torchrun sets, or the default without torchrun."""
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        raise ConfigError(f"the environment variable {name} is {text!r}; it must be an integer")
-    return int(text)
 
 
 def git_revision() -> str | None:
