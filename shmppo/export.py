@@ -46,19 +46,17 @@ def main() -> int:
 
 def _export() -> None:
     options = parse(ExportConfig, sys.argv[1:], program("export"), example="runs/pendulum --format onnx")
-    arguments = dict(vars(options))
     only_c = "--weights binary is only for --format c; add it, or remove --weights"
     require(options.weights == "static" or options.format == "c", only_c)
     with output_as_stderr():
         if options.format == "policy":
             from shmppo.tools.export_policy import export_policy
 
-            del arguments["format"], arguments["trust"], arguments["weights"]
-            path = export_policy(**arguments)
+            path = export_policy(options.run_dir, checkpoint=options.checkpoint, out=options.out)
         else:
             from shmppo.tools.export import export
 
-            path = export(**arguments)
+            path = export(**vars(options))
     print(path)
 
 

@@ -21,7 +21,7 @@ import json
 import logging
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -96,7 +96,7 @@ def export(
     checkpoint: str | int | Path = "last",
     format: str = "onnx",
     out: str | Path | None = None,
-    weights: str = "static",
+    weights: Literal["static", "binary"] = "static",
     trust: Trusted = (),
 ) -> Path:
     """Write the policy of a run to a file, and its manifest to a file beside it, with the suffix .json.
@@ -122,10 +122,6 @@ def export(
     require(
         path.suffix == SUFFIXES[format] and path.stem not in ("config", "summary"),
         f"--out is {path}; give it a name that ends with {SUFFIXES[format]}, but not config or summary",
-    )
-    require(
-        weights == "static" or (weights, format) == ("binary", "c"),
-        f"weights is {weights!r}; use 'static', or 'binary' with the format c",
     )
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
