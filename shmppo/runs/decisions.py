@@ -31,6 +31,7 @@ class Decisions:
         compared: whether the current weights may become the best checkpoint.
         best_value: its highest value so far.
         best_metric: the metric of --best-by.
+        needed: the metrics of --best-by and --stop-when.
         schedule: of --env-schedule; None without this option.
     """
 
@@ -57,35 +58,21 @@ class Decisions:
             require(not math.isnan(limit), f"{where} ends with {number}; it must be a number")
             _check(config, "--stop-when", metric)
             self._conditions.append((text, metric, comparison, limit))
-        self._unknown = {self.best_metric, *(metric for _, metric, _, _ in self._conditions)}
+        self.needed = {self.best_metric, *(metric for _, metric, _, _ in self._conditions)}
 
-    def take(self, row: Row) -> list[str]:
-        """Take over the metrics of a finished iteration, with those of its evaluation if there was one.
-
-        Returns:
-            Sentences about metrics that no episode has.
-        """
+    def take(self, row: Row) -> None:
+        """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
         new = {name: row[name] for name in row if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
         on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0
         self.compared = on_grid or self.best_metric.startswith("eval/")
         self.value = new.get(self.best_metric, math.nan)
-        warnings = []
-        for metric in list(self._unknown):
-            ended = row.get("eval/episodes" if metric.startswith("eval/") else "episodes", 0)
-            if math.isfinite(row.get(metric, math.nan)):
-                self._unknown.remove(metric)
-            elif ended and "info/" in metric:
-                warnings.append(f"--stop-when or --best-by needs {metric}, but no episode so far has it in its info")
-                self._unknown.remove(metric)
-        return warnings
 
     @property
     def need_evaluations(self) -> bool:
         """Whether a decision reads metrics of evaluations. That of a schedule may."""
-        metrics = [self.best_metric, *(metric for _, metric, _, _ in self._conditions)]
-        return self.schedule is not None or any(metric.startswith("eval/") for metric in metrics)
+        return self.schedule is not None or any(metric.startswith("eval/") for metric in self.needed)
 
     @property
     def better(self) -> bool:

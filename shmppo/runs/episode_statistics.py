@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout
 
 MIN_EPISODES = 20
-"""After so many episodes without a key of --info-keys, a warning names it."""
+"""After so many episodes without a key of --info-keys, --stop-when, or --best-by, a warning names it."""
 
 
 class EpisodeStatistics:
@@ -31,8 +31,10 @@ class EpisodeStatistics:
         seen: names of the metrics `info/KEY` that an episode of the run has had.
     """
 
-    def __init__(self, info_keys: Sequence[InfoKey]) -> None:
+    def __init__(self, info_keys: Sequence[InfoKey], needed: Collection[str] = ()) -> None:
+        """needed: metrics that decide something (see `Decisions`)."""
         self.keys, self.count, self.failed = info_keys, 0, 0
+        self._needed = {name.removeprefix("eval/") for name in needed}
         self.last: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
 
@@ -86,11 +88,11 @@ class EpisodeStatistics:
     @property
     def misleading(self) -> list[str]:
         """Sentences about keys that no episode has had, and metrics of success that most of these episodes lack."""
-        absent = [key for key in self.keys if key.named and key.metric not in self.seen]
+        known = [key for key in self.keys if key.named or key.metric in self._needed]
         return [
-            f"{key.metric}: no episode has had this key so far; correct --info-keys if it is misspelled"
-            for key in absent
-            if len(self.last) >= MIN_EPISODES
+            f"{key.metric}: no episode has had this key so far; correct its name if it is misspelled"
+            for key in known
+            if key.metric not in self.seen and len(self.last) >= MIN_EPISODES
         ] + [
             f"{key.metric} is the mean of only those episodes that have it; set it in every episode, also to 0"
             for k, key in enumerate(self.keys, start=2)

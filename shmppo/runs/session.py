@@ -301,7 +301,8 @@ class Session:
             SaveError: if a file cannot be written.
         """
         decisions = self.state.decisions
-        for text in (*decisions.take(row | evaluation), *self.state.episodes.misleading):
+        decisions.take(row | evaluation)
+        for text in self.state.episodes.misleading:
             self.outputs.warn(text)
         self.state.condition = decisions.reason_to_stop(row | evaluation)
         if self.outputs.log(row, evaluation, run):

@@ -45,13 +45,16 @@ def test_a_success_that_few_episodes_have_is_named(known: int, misleading: bool)
 
 
 def test_a_key_that_no_episode_has_is_named() -> None:
-    statistics, nan = EpisodeStatistics(parse_info_keys(("levle", "level"))), float("nan")
+    keys, nan = parse_info_keys(("levle", "level")), float("nan")
+    statistics, deciding = EpisodeStatistics(keys), EpisodeStatistics(keys, ["eval/return", "eval/info/success"])
+    deciding.add([[1.0, 5.0, 1.0, 2.0, nan, nan]] * 20)
+    assert [text.partition(":")[0] for text in deciding.misleading] == ["info/success"]
     statistics.add([[1.0, 5.0, nan, nan, nan, nan]] * 19)
     assert not statistics.misleading
     statistics.add([[1.0, 5.0, nan, 2.0, nan, nan]])
     statistics.add([[1.0, 5.0, nan, nan, nan, nan]] * 100)
     (text,) = statistics.misleading
-    assert text == "info/levle: no episode has had this key so far; correct --info-keys if it is misspelled"
+    assert text == "info/levle: no episode has had this key so far; correct its name if it is misspelled"
 
 
 def test_a_warning_is_shown_and_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
