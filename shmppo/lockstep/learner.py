@@ -7,7 +7,6 @@ shards, adds them, and steps the optimizer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,25 +31,6 @@ MAX_FIRST_LOG_RATIO = {"none": 1e-3, "bf16": 0.5}
 """Limit of the largest |log ratio| in the first minibatch of an update, by --autocast. A larger value is no rounding
 error: acting and learning disagree."""
 NOT_FINITE_ADVICE = "check the environment's observations and rewards, or lower --learning-rate"
-
-
-@dataclass(frozen=True)
-class UpdateStatistics:
-    """Statistics of one update: the columns of metrics.csv that `loggers.metrics.GLOSSARY` explains."""
-
-    terms: dict[str, float]
-    """Means over the minibatches."""
-    coefficients: dict[str, float]
-    approx_kl_last_epoch: float
-    gradient_norm: float
-    first_log_ratio: float
-    optimizer_steps: float
-    learning_rate: float
-
-    def columns(self) -> dict[str, float]:
-        """Return the columns by name."""
-        plain = {name: value for name, value in vars(self).items() if isinstance(value, float)}
-        return {**self.terms, **self.coefficients, **plain}
 
 
 class Learner:
@@ -96,7 +76,7 @@ class Learner:
         self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
         self._buffers.minibatches.coefficients[:] = self._loss.coefficients(self.schedule, iteration)
 
-    def update(self, iteration: int, pool: Pool) -> UpdateStatistics:
+    def update(self, iteration: int, pool: Pool) -> dict[str, float]:
         """Update the weights with all minibatches of all epochs, or those before one exceeds the target KL.
 
         In the default job with two workers, the learner and worker 1 each compute half of the shards
@@ -104,6 +84,10 @@ class Learner:
 
         pool: computes the gradients of the minibatches in shared memory, and steps the optimizer. Its timer measures
             the phases.
+
+        Returns:
+            Columns of metrics.csv, which `loggers.metrics.GLOSSARY` explains. Those of the terms are means over the
+            minibatches.
 
         Raises:
             TrainingError: if a loss or gradient is not finite, or if the |log ratio| in the first minibatch exceeds
@@ -144,15 +128,15 @@ class Learner:
             self.schedule.adapt(last_kl)
         unknown = np.full(len(self._loss.metrics), np.nan)
         means = np.mean([[*terms.values()] for terms in steps], axis=0) if steps else unknown
-        return UpdateStatistics(
-            terms=_named(self._loss.metrics, means),
-            coefficients=_named(self._loss.coefficient_metrics, self._buffers.minibatches.coefficients),
-            approx_kl_last_epoch=last_kl,
-            gradient_norm=float(np.mean(norms)) if norms else float("nan"),
-            first_log_ratio=first_log_ratio,
-            optimizer_steps=float(len(steps)),
-            learning_rate=float(self._buffers.optimizer.learning_rate[0]),
-        )
+        return {
+            **_named(self._loss.metrics, means),
+            **_named(self._loss.coefficient_metrics, self._buffers.minibatches.coefficients),
+            "approx_kl_last_epoch": last_kl,
+            "gradient_norm": float(np.mean(norms)) if norms else float("nan"),
+            "first_log_ratio": first_log_ratio,
+            "optimizer_steps": float(len(steps)),
+            "learning_rate": float(self._buffers.optimizer.learning_rate[0]),
+        }
 
     def update_obs_normalizer(self, rollout: Rollout) -> None:
         """Add the observations of a rollout to the statistics that normalize the next one."""

@@ -19,7 +19,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.kernels import supported_variants
 from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.feature import Feature
-from shmppo.lockstep.learner import Learner, UpdateStatistics
+from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.pool import Times
 from shmppo.models.user_module import user_modules
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
@@ -155,13 +155,14 @@ class TrainState:
         self,
         rollout: Rollout,
         advantages: np.ndarray,
-        statistics: UpdateStatistics,
+        statistics: dict[str, float],
         times: Times,
     ) -> dict[str, float]:
         """Update the counters after an iteration, and return its row of metrics.csv.
 
         Args:
             advantages: [T, N].
+            statistics: of the update (`Learner.update`).
         """
         group = self._process_group
         # Time from here on belongs to the next iteration. `times` ends here, too.
@@ -178,7 +179,7 @@ class TrainState:
         self.phase_seconds += times.phases
         explained = explained_variance(rollout.value, advantages + rollout.value, rollout.valid_steps, group)
         return {
-            **statistics.columns(),
+            **statistics,
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "wall_seconds": self.phase_seconds.sum(),

@@ -106,7 +106,7 @@ def test_metrics_are_the_means_of_their_terms_and_the_kl_of_the_last_epoch_that_
             measured.append(buffers.shard_results.loss_terms.sum(0))
 
     pool.execute = recorded  # type: ignore[method-assign]
-    found = learner.update(0, pool).columns()
+    found = learner.update(0, pool)
     means = np.mean(measured, axis=0)
     columns = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
     assert [found[name] for name in columns] == pytest.approx(means)
@@ -124,7 +124,7 @@ def test_the_gradient_is_clipped_after_its_norm_is_measured() -> None:
     statistics = learner.update(0, pool)
     norm = np.linalg.norm(buffers.shard_results.gradients.sum(0))
     assert norm > 1
-    assert statistics.gradient_norm == pytest.approx(norm, rel=1e-5)
+    assert statistics["gradient_norm"] == pytest.approx(norm, rel=1e-5)
     change = np.linalg.norm(buffers.published.weights - before)
     assert change == pytest.approx(0.1 * config.learning_rate, rel=1e-3)
 
