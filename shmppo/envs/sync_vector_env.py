@@ -48,6 +48,7 @@ class GymnasiumHandle(RenderedHandle):
 
     Attributes:
         step: the environment's `step` method.
+        generators: its own generators, which take the place of the global ones in each call.
     """
 
     def __init__(self, config: TrainConfig, task: EnvSpec, index: int, render_mode: str | None = None) -> None:
@@ -55,7 +56,7 @@ class GymnasiumHandle(RenderedHandle):
         self._config = config
         self._task = task
         self._render_mode = render_mode
-        self._generators = OwnGenerators(task.generators)
+        self.generators = OwnGenerators(task.generators)
         self.make()
 
     def make(self) -> None:
@@ -65,25 +66,25 @@ class GymnasiumHandle(RenderedHandle):
             ConfigError: if the configuration does not name an environment.
             EnvError: if the environment's own code raises.
         """
-        self._generators.seed((self._config.seed, self._stream, "made"))
-        with as_env_error(self.index), self._generators:
+        self.generators.seed((self._config.seed, self.stream, "made"))
+        with as_env_error(self.index), self.generators:
             self.env = make_environment(self._config, self._render_mode, self._number)
-        self.step = self._step if self._generators else self.env.step
+        self.step = self._step if self.generators else self.env.step
         Progress.counter += 1
         self._spaces = spaces_of(self.env)
 
     @property
-    def _stream(self) -> int:
+    def stream(self) -> int:
         """The index of the environment among all ranks."""
         return self._config.first_env + self.index
 
     @property
     def _number(self) -> int:
         """A small number that no other environment of the run has at the same time."""
-        return self._stream if self.index < FIRST_INDEX else self._config.num_envs + self.index - FIRST_INDEX
+        return self.stream if self.index < FIRST_INDEX else self._config.num_envs + self.index - FIRST_INDEX
 
     def _step(self, action: Any) -> Any:
-        with self._generators:
+        with self.generators:
             return self.env.step(action)
 
     def reset(self, episode: int, options: Options | None) -> Any:
@@ -97,14 +98,14 @@ class GymnasiumHandle(RenderedHandle):
             EnvError: if the environment's `reset` raises, or returns something other than a pair.
         """
         self.episode = episode
-        seed = episode_seed(self._config.seed, self._stream, episode) if self._task.seeding != "never" else None
-        self._generators.seed((self._config.seed, self._stream, episode))
+        seed = episode_seed(self._config.seed, self.stream, episode) if self._task.seeding != "never" else None
+        self.generators.seed((self._config.seed, self.stream, episode))
         if seed is not None:
             seed_spaces(self._spaces, seed)
         given = {"seed": seed, "options": copy.deepcopy(options)}  # the environment may change the options
         arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         try:
-            with self._generators:
+            with self.generators:
                 returned = self.env.reset(**arguments)
         except FAILURES as error:
             reraise_ctrl_c(error)
@@ -130,8 +131,18 @@ class GymnasiumHandle(RenderedHandle):
             restore_snapshot(self.env, self._task.snapshot, snapshot)
 
     def close(self) -> None:
-        with self._generators:
+        with self.generators:
             close_environment(self.env, name_of(self.index))
+
+
+def make_handles(
+    kind: type[GymnasiumHandle], config: TrainConfig, task: EnvSpec, indices: range, render_mode: str | None
+) -> list[GymnasiumHandle]:
+    """Make a handle for each index. If one cannot be made, close the environments of the others."""
+    with ExitStack() as made:
+        handles = [made.enter_context(closing(kind(config, task, n, render_mode))) for n in indices]
+        made.pop_all()
+    return handles
 
 
 class SyncVectorEnv(VectorEnv):
@@ -145,11 +156,7 @@ class SyncVectorEnv(VectorEnv):
     handle_type = GymnasiumHandle
 
     def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
-        with ExitStack() as made:  # closes the environments if a later one cannot be made
-            indices = range(low, high)
-            handles = [made.enter_context(closing(self.handle_type(config, task, n, render_mode))) for n in indices]
-            made.pop_all()
-        super().__init__(config, task, handles)
+        super().__init__(config, task, make_handles(self.handle_type, config, task, range(low, high), render_mode))
         self._skip_failed = config.skip_bad_episodes
         leaf = self.observation.leaves[0]
         self._is_vector = not leaf.keys and leaf.kind == "vector" and len(leaf.env_shape) == 1

@@ -86,7 +86,9 @@ def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None
         raise ValueError("no license")
 
     setattr(env_of(envs, row=3), call, fail)
-    message = rf"^environment 1: {call} raised ValueError\('no license'\) .*\(episode {4 if call == 'step' else 5}, "
+    where = {"reset": r"reset\(seed=\d+\) of episode 5", "step": "step"}
+    message = rf"^environment 1: {where[call]} raised ValueError\('no license'\)"
+    message += r".*\(episode 4, " if call == "step" else ""
     use = (lambda: envs.reset_env(4, 5)) if call == "reset" else lambda: envs.step([0] * 6, np.zeros(6), *flags)
     with pytest.raises(EnvError, match=message):
         use()

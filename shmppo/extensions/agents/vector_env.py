@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import struct
 import zlib
 from collections.abc import Sequence
-from contextlib import ExitStack
 from statistics import mean
 from typing import Any, cast
 
@@ -16,15 +14,14 @@ import numpy as np
 from shmppo.config.info_keys import PREFIX, InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.episode_info import number_of
-from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.spec import EnvSpec
-from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle, VectorEnv, as_env_error, name_of
+from shmppo.envs.sync_vector_env import GymnasiumHandle, make_handles
+from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, RenderedHandle, VectorEnv
 from shmppo.errors import EnvError
 from shmppo.extensions.agents.envs import AgentsEnv
 from shmppo.extensions.agents.options import RESULTS, AgentOptions
-from shmppo.utils.global_generators import OwnGenerators
-from shmppo.utils.rng import episode_seed, keyed_generator
+from shmppo.utils.rng import keyed_generator
 from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
 
 _DOUBLE = struct.Struct("d")
@@ -53,18 +50,10 @@ class AgentsVectorEnv(VectorEnv):
             EnvError: if an environment cannot be created.
         """
         self._size, self._options = config.columns_per_env, AgentOptions.of(config)
-        self._config, self._seeding = config, task.seeding
-        self._envs: list[AgentsEnv] = []
-        self._generators: list[OwnGenerators] = []
-        with ExitStack() as made:  # closes the environments if a later one cannot be made
-            for n in range(low // self._size, high // self._size):
-                own = OwnGenerators(task.generators)
-                own.seed((config.seed, config.first_env + n, "made"))
-                self._generators.append(own)
-                with as_env_error(n), own:
-                    self._envs.append(cast(AgentsEnv, make_environment(config, render_mode, config.first_env + n)))
-                made.callback(close_environment, self._envs[-1], name_of(n))
-            made.pop_all()
+        self._config = config
+        indices = range(low // self._size, high // self._size)
+        self._of_envs = make_handles(GymnasiumHandle, config, task, indices, render_mode)
+        self._envs = [cast(AgentsEnv, handle.env) for handle in self._of_envs]
         super().__init__(config, task, [RenderedHandle(n) for n in range(low, high)])
         for i, handle in enumerate(self.handles):
             handle.env = self._envs[i // self._size]
@@ -122,8 +111,8 @@ class AgentsVectorEnv(VectorEnv):
         return not self._envs[e].done and hashes == [self.hashes[i] for i in self._columns(e)]
 
     def close(self) -> None:
-        for e, env in enumerate(self._envs):
-            close_environment(env, name_of(self.handles[e * self._size].index // self._size))
+        for handle in self._of_envs:
+            handle.close()
 
     def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
@@ -139,7 +128,7 @@ class AgentsVectorEnv(VectorEnv):
     def _advance(self, e: int, actions: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step environment e. Returns (rewards, terminated, truncated) of its columns."""
         try:
-            with self._generators[e]:
+            with self._of_envs[e].generators:
                 results = self._envs[e].advance(actions)
         except FAILURES as error:
             raise self._raised(self._columns(e).start, "step", error) from error
@@ -153,16 +142,10 @@ class AgentsVectorEnv(VectorEnv):
         columns, options = self._columns(e), self.options if options is None else options
         for i in columns:
             self._begin_episode(i, episode)
-        stream = self._config.first_env + self.handles[columns.start].index // self._size
-        self._opponents[columns.start : columns.stop] = self._seats(e, stream, episode)
-        seed = episode_seed(self._config.seed, stream, episode) if self._seeding != "never" else None
-        arguments = {"seed": seed, "options": copy.deepcopy(options)}
-        self._generators[e].seed((self._config.seed, stream, episode))
-        try:
-            with self._generators[e]:
-                self._envs[e].begin(**{name: value for name, value in arguments.items() if value is not None})
-        except FAILURES as error:
-            raise self._raised(columns.start, "reset", error) from error
+        handle = self._of_envs[e]
+        handle.index = self.handles[columns.start].index // self._size  # an evaluation may have changed it
+        self._opponents[columns.start : columns.stop] = self._seats(e, episode)
+        handle.reset(episode, options)
         for leaf in self.obs:
             leaf[columns.start : columns.stop] = 0
         self._store(e, "reset")
@@ -170,14 +153,14 @@ class AgentsVectorEnv(VectorEnv):
         for i in columns:
             self._check_finite(i, "reset", self._env_obs[i])
 
-    def _seats(self, e: int, stream: int, episode: int) -> Any:
+    def _seats(self, e: int, episode: int) -> Any:
         """Return which agents opponents play in an episode: bool [A], or False for none."""
         opponents = self._options.self_play
         if opponents is None:
             return False
         if opponents:
             return [name in opponents for name in self._envs[e].names]
-        seat = keyed_generator(self._config.seed, 4, index=stream, epoch=episode).integers(self._size)
+        seat = keyed_generator(self._config.seed, 4, index=self._of_envs[e].stream, epoch=episode).integers(self._size)
         return np.arange(self._size) != seat
 
     def _store(self, e: int, call: str) -> None:
