@@ -29,10 +29,6 @@ class EpisodeInfo:
         self.combined[:, self._maxima, 0] = np.nan
         self._all = list(range(count))
 
-    def load(self, combined: np.ndarray) -> None:
-        """Continue from what `combined` was."""
-        self.combined[:] = combined
-
     def begin(self, i: int) -> None:
         """Start from nothing again, for the next episode of environment i."""
         self.combined[i] = 0.0

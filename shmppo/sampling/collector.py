@@ -22,7 +22,7 @@ from shmppo.envs.schedule import Options, read_options
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, Progress
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers
+from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers, declared_arrays
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.extension import used_extensions
 from shmppo.sampling.idle_steps import held_starts, hold_back_steps, insert_held_steps, leave_out_idle_steps
@@ -49,16 +49,14 @@ class EpisodeInProgress:
 
 def own_columns(rollout: Rollout, own: slice) -> Rollout:
     """Return views of the part of a rollout that belongs to the environments `own`."""
-    env_first = (
-        "valid_steps",
-        "failed_starts",
-        "unrepeated",
-        "obs_moments",
-    )  # [N, …]; all other arrays are [T, N, …] or [C, N, …]
-    arrays = {name: array for name, array in vars(rollout).items() if name not in ("obs", "added")}
-    parts = {name: array[own] if name in env_first else array[:, own] for name, array in arrays.items()}
-    added = {name: array[:, own] for name, array in rollout.added.items()}
-    return Rollout(**parts, obs=tuple(leaf[:, own] for leaf in rollout.obs), added=added)
+    declared = declared_arrays(Rollout)
+
+    def part(name: str, array: np.ndarray) -> np.ndarray:
+        return array[own] if declared[name]["axes"].startswith("N") else array[:, own]
+
+    arrays = {name: part(name, array) for name, array in vars(rollout).items() if name not in ("obs", "added")}
+    added = {name: part(name, array) for name, array in rollout.added.items()}
+    return Rollout(**arrays, obs=tuple(leaf[:, own] for leaf in rollout.obs), added=added)
 
 
 class SequenceStarts:
@@ -265,7 +263,7 @@ class Collector:
             obs[:] = carried[own]
         envs.returns[:] = carry.episode_return[own]
         envs.lengths[:] = carry.episode_length[own]
-        envs.info.load(carry.episode_info[own])
+        envs.info.combined[:] = carry.episode_info[own]
         envs.hashes[:] = carry.episode_hash[own].tolist()
         self._first[:] = carry.first[own]
         self._actor.states[:] = carry.state[own]

@@ -374,22 +374,14 @@ class Pusher(_BodyTask):
         return Outcome(dist + control + near, np.zeros(len(dist), bool), info)
 
 
-TASKS: dict[str, type[MujocoTask]] = {
-    "ant_v5:AntEnv": Ant,
-    "half_cheetah_v5:HalfCheetahEnv": HalfCheetah,
-    "hopper_v5:HopperEnv": Hopper,
-    "humanoid_v5:HumanoidEnv": Humanoid,
-    "humanoidstandup_v5:HumanoidStandupEnv": HumanoidStandup,
-    "inverted_double_pendulum_v5:InvertedDoublePendulumEnv": InvertedDoublePendulum,
-    "inverted_pendulum_v5:InvertedPendulumEnv": InvertedPendulum,
-    "pusher_v5:PusherEnv": Pusher,
-    "reacher_v5:ReacherEnv": Reacher,
-    "swimmer_v5:SwimmerEnv": Swimmer,
-    "walker2d_v5:Walker2dEnv": Walker2d,
-}
-"""The tasks, by module and class of Gymnasium's environment in `gymnasium.envs.mujoco`."""
+_CLASSES: tuple[type[MujocoTask], ...] = (
+    Ant, HalfCheetah, Hopper, Humanoid, HumanoidStandup, InvertedDoublePendulum, InvertedPendulum, Pusher, Reacher,
+    Swimmer, Walker2d,
+)  # fmt: skip
+TASKS = {f"{task.__name__}Env": task for task in _CLASSES}
+"""The tasks, by the name of the class of Gymnasium's environment."""
 
-_PACKAGE = "gymnasium.envs.mujoco."
+_PACKAGE = "gymnasium.envs.mujoco"
 _SOURCES = {
     "ant_v5": ("03be9596a1fbc17157b6969e3ee48291600ff689c27fa02e178de3976eedddf9",),
     "half_cheetah_v5": ("c6520e364985f4715d42016284f694f7ba601acedbfb0221a43888ac49affcf3",),
@@ -415,7 +407,8 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
         env: the environment with its wrappers.
     """
     kind = type(env.unwrapped)
-    if not kind.__module__.startswith(_PACKAGE) or _task_name(kind) not in TASKS:
+    package, _, source = kind.__module__.rpartition(".")
+    if package != _PACKAGE or source not in _SOURCES or kind.__name__ not in TASKS:
         return "it is not a MuJoCo task of Gymnasium, version 5"
     other = [type(wrapper).__name__ for wrapper in wrappers_of(env) if type(wrapper) not in (TimeLimit, OrderEnforcing)]
     if other:
@@ -425,18 +418,14 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
     if config.env_schedule is not None:
         return "--env-schedule gives options to reset"
     named = ["/".join(key.path) for key in config.reported_info if key.named]
-    other = [name for name in named if name not in TASKS[_task_name(kind)].reported]
+    other = [name for name in named if name not in TASKS[kind.__name__].reported]
     if other:
         return f"--info-keys names {other[0]}"
-    for module in (kind.__module__.removeprefix(_PACKAGE), "mujoco_env"):
+    for module in (source, "mujoco_env"):
         path = Path(inspect.getfile(kind)).with_name(module + ".py")
         if hashlib.sha256(path.read_bytes()).hexdigest() not in _SOURCES[module]:
             return f"the source of {path.name} differs from the versions of Gymnasium that were compared"
     return None
-
-
-def _task_name(kind: type) -> str:
-    return f"{kind.__module__.removeprefix(_PACKAGE)}:{kind.__name__}"
 
 
 def mujoco_task(env: gymnasium.Env) -> MujocoTask:
@@ -446,7 +435,7 @@ def mujoco_task(env: gymnasium.Env) -> MujocoTask:
     signature.apply_defaults()
     # A factory may have changed what the environment has stored of its arguments.
     stored = {name: getattr(base, f"_{name}", getattr(base, name, v)) for name, v in signature.arguments.items()}
-    return TASKS[_task_name(type(base))](base.model, stored)
+    return TASKS[type(base).__name__](base.model, stored)
 
 
 def time_limit(env: gymnasium.Env) -> int:
