@@ -5,6 +5,7 @@ from __future__ import annotations
 import shmppo  # before NumPy, see shmppo.utils.portable
 
 # isort: split
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +32,8 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.kernels import kernels, supported_variants
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate
 from shmppo.ppo.gae import compute_advantages
@@ -65,12 +66,12 @@ def published(config: TrainConfig, task: EnvSpec) -> tuple[SharedBuffers, Learne
     return buffers, learner
 
 
-def sampled(config: TrainConfig, rollouts: int = 1) -> tuple[SharedBuffers, Learner, LocalPool]:
+def sampled(config: TrainConfig, rollouts: int = 1) -> tuple[SharedBuffers, Learner, WorkerPool]:
     """The last rollout in the shared buffers, by a policy that has not learned yet, and the pool that collected it."""
     task = inspect_task(config)
     buffers, learner = published(config, task)
     actions = ActionLog(config.rows, task.distribution.action_size, limit=100)
-    pool = LocalPool(config, task, buffers, actions, actions.mark_lost)
+    pool = WorkerPool(dataclasses.replace(config, workers=0), task, buffers, actions, actions.mark_lost, Path())
     pool.start(learner.model)
     for iteration in range(rollouts):
         pool.execute(Collect(iteration))

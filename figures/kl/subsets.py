@@ -23,9 +23,9 @@ from shmppo import TrainConfig, resume, train
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect
 from shmppo.lockstep.share import Share, divide_work
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers, allocate, declared_arrays
 from shmppo.ppo.gae import compute_advantages
@@ -61,7 +61,7 @@ def collect_rollout(config: TrainConfig, task: EnvSpec, run_dir: Path) -> tuple[
     state.restore(checkpoint)
     learner = Learner(config, task, buffers)
     learner.load(checkpoint["learner"])
-    pool = LocalPool(config, task, buffers, state.actions, state.actions.mark_lost)
+    pool = WorkerPool(config, task, buffers, state.actions, state.actions.mark_lost, Path())
     try:
         learner.publish_statistics(state.iteration)
         pool.start(learner.model)

@@ -17,7 +17,8 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
 from shmppo.lockstep.feature import Feature
-from shmppo.lockstep.pool import ComputeGradients, Pool, ReduceGradients, StepOptimizer
+from shmppo.lockstep.pool import ComputeGradients, ReduceGradients, StepOptimizer
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
@@ -76,7 +77,7 @@ class Learner:
         self._buffers.optimizer.learning_rate[0] = self.schedule.learning_rate(iteration)
         self._buffers.minibatches.coefficients[:] = self._loss.coefficients(self.schedule, iteration)
 
-    def update(self, iteration: int, pool: Pool) -> dict[str, float]:
+    def update(self, iteration: int, pool: WorkerPool) -> dict[str, float]:
         """Update the weights with all minibatches of all epochs, or those before one exceeds the target KL.
 
         In the default job with two workers, the learner and worker 1 each compute half of the shards

@@ -1,4 +1,4 @@
-"""The pool with worker processes: it sends each command to the processes that have a part of it, and measures times."""
+"""The pool of processes: it sends each command to the processes that have a part of it, and measures times."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ from shmppo.utils.phase_timer import PhaseTimer
 
 
 class WorkerPool:
-    """A pool with W worker processes in lock-step. For the public methods, see `Pool`.
+    """Carries out commands for all environments, shards, and parameters of a rank.
+
+    It has W worker processes in lock-step. Without workers (--workers 0), the learner's process does all the work.
 
     Signaling seconds are the time that lock-step itself costs. They are the sum of two delays on the monotonic clock:
     - from the learner's command to the start of its execution, as a mean over the processes that execute it;
     - from the end of the last process to the moment at which the learner continues.
+
+    Attributes:
+        timer: measures the phases of the learner.
     """
 
     def __init__(
@@ -50,8 +55,9 @@ class WorkerPool:
         """
         self.timer = PhaseTimer()
         self._config, self._task, self._buffers = config, task, buffers
+        self._actions, self._mark_lost = actions, mark_lost
         self._collect_seconds = self._signaling_seconds = 0.0
-        self._worker_seconds = np.zeros(config.num_workers)
+        self._worker_seconds = np.zeros(max(config.num_workers, 1))
         self._part, *self._parts = divide_work(config, buffers.published.weights.size, config.num_workers)
         spins = config.num_workers <= usable_cores()
         self._helpers = {kind: [w for w, part in enumerate(self._parts) if part.has(kind)] for kind in WORK}
@@ -60,33 +66,66 @@ class WorkerPool:
             for w, part in enumerate(self._parts)
         ]
         self._mailbox = LearnerMailbox(buffers.control)
-        self._workers = WorkerProcesses(setups, self._mailbox, buffers.control.progress, actions, mark_lost)
+        progress = buffers.control.progress
+        self._workers = WorkerProcesses(config, setups, self._mailbox, progress, actions, mark_lost)
+        self._share: Share | None = None
 
     @property
     def restarts(self) -> int:
+        """Number of workers that were replaced so far."""
         return self._workers.restarts
 
     @property
     def changed_values(self) -> set[str]:
+        """Sentences about values in modules that differ between the program and its workers."""
         return self._workers.changed_values
 
     @property
     def pids(self) -> list[int]:
+        """Process ids of the workers."""
         return self._workers.pids
 
     def start(self, model: ActorCritic) -> None:
+        """Wait until every environment has begun its first episode or has been restored.
+
+        Args:
+            model: the network that learns.
+
+        Raises:
+            EnvError: if an environment raises.
+            WorkerError: if a worker has been replaced too often.
+        """
+        self._model = model
         self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer)
+        iteration = self._actions.iteration
+        episodes = self._actions.episodes(self._part.columns) if iteration else None
+        for n in self._share.begin(iteration, episodes):
+            self._mark_lost(n)
         self._workers.wait_ready(range(len(self._parts)))
 
     def restart(self, task: EnvSpec) -> None:
+        """Make all environments again, and restore the episodes in progress. task: description of the environments."""
+        self._task = task
         self._workers.restart(task)
+        if self._part.columns and self._share is not None:
+            self._share.close()
+            self.start(self._model)
 
     def execute(self, command: Command) -> None:
-        """Let every process that has a part of a command do it, and wait until all have done theirs."""
+        """Let every process that has a part of a command do it, and wait until all have done theirs.
+
+        Raises:
+            EnvError: if an environment raises while its rollout is collected.
+            ShmppoError: if an environment raises in an evaluation.
+            WorkerError: if a worker has been replaced too often, fails in an optimizer step, or raises anything else.
+        """
+        assert self._share is not None, "the pool has not been started"
         workers = self._helpers[type(command)]
         if not workers:
             if self._part.has(type(command)):  # a rank may have no episode of an evaluation
-                self._share.execute(command)
+                began, ended = self._share.execute(command)
+                if isinstance(command, Collect):
+                    self._collect_seconds = self._worker_seconds[0] = ended - began
             return
         timer, timings = self.timer, self._buffers.timings
         waiting = "evaluation" if isinstance(command, Evaluate) else "wait"
@@ -107,9 +146,12 @@ class WorkerPool:
             self._collect_seconds, self._worker_seconds = now - sent, timings.phase_seconds.sum(axis=1)
 
     def take_times(self) -> Times:
-        """Return the times since the last call."""
+        """Return the times since the last call. Those of a rollout stay the same until the next one is collected."""
         signaling, self._signaling_seconds = self._signaling_seconds, 0.0
         return Times(self.timer.reset(), self._collect_seconds, self._worker_seconds, signaling)
 
     def close(self, grace: float = 2.0) -> None:
+        """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""
         self._workers.close(grace)
+        if self._share is not None:
+            self._share.close()

@@ -21,6 +21,7 @@ import numpy as np
 import torch.multiprocessing
 
 from shmppo.config.checks import require
+from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError, ShmppoError, WorkerError
 from shmppo.lockstep.action_log import ActionLog
@@ -119,6 +120,7 @@ class WorkerProcesses:
 
     def __init__(
         self,
+        config: TrainConfig,
         setups: Sequence[WorkerSetup],
         mailbox: LearnerMailbox,
         progress: np.ndarray,
@@ -128,6 +130,7 @@ class WorkerProcesses:
         """Start all workers.
 
         Args:
+            setups: one per worker. Empty: there are no workers.
             mailbox: sends commands to them.
             progress: [W, 2], `Control.progress`.
             actions, mark_lost: see `WorkerPool`.
@@ -138,13 +141,13 @@ class WorkerProcesses:
         self.restarts = 0
         self.changed_values: set[str] = set()
         self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
-        self._config, self._spins = setups[0].config, setups[0].spins
-        self._start_seconds = max(MIN_START_SECONDS, self._config.worker_timeout)
+        self._config, self._spins = config, all(setup.spins for setup in setups)
+        self._start_seconds = max(MIN_START_SECONDS, config.worker_timeout)
         self._mailbox, self._progress = mailbox, progress
         self._spin_wait = SpinWait()
         self._deaths: dict[int, list[float]] = {w: [] for w in range(len(setups))}
         self._begun: set[int] = set()  # workers whose environments have begun or have been restored
-        self._context = start_context()
+        self._context = start_context() if setups else None
         self._workers: dict[int, WorkerProcess] = {}
         try:
             for w in range(len(setups)):

@@ -16,7 +16,7 @@ import torch
 
 from shmppo.lockstep.action_log import episode_ends
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.pool import Pool
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.parallel.shared_buffers import Minibatches
 
 _START_FIELDS = ("model", "optimizer", "schedule", "obs_moments", "return_moments", "discounted_return")
@@ -70,7 +70,7 @@ class RecordingLearner(Learner):
             parts |= {"recurrent state": [carry.state], "episodes": [carry.first, carry.episode, carry.episode_length]}
             self._record.start = {f"{name} at the start": _digest(arrays) for name, arrays in parts.items()}
 
-    def update(self, iteration: int, pool: Pool) -> dict[str, float]:
+    def update(self, iteration: int, pool: WorkerPool) -> dict[str, float]:
         """Record the rollout, its advantages, and its minibatches."""
         self._active = iteration == self._record.iteration
         if self._active:

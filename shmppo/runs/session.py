@@ -24,8 +24,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.errors import EnvError, RankError, SaveError, ShmppoError, WorkerError
 from shmppo.lockstep.feature import used_features
 from shmppo.lockstep.learner import Learner
-from shmppo.lockstep.local_pool import LocalPool
-from shmppo.lockstep.pool import Command, Pool, Times
+from shmppo.lockstep.pool import Command, Times
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
@@ -137,11 +136,7 @@ class Session:
         self.outputs = Outputs(config, self.run_dir, self.state.iteration, loggers, self.stop, buffers.control, check)
         stack.callback(self.outputs.close)
         # The workers start before the learner is created, to import modules and allocate memory at the same time.
-        self.pool: Pool = (
-            WorkerPool(config, task, buffers, actions, self.state.mark_lost, self.run_dir / LOG)
-            if config.num_workers
-            else LocalPool(config, task, buffers, actions, self.state.mark_lost)
-        )
+        self.pool = WorkerPool(config, task, buffers, actions, self.state.mark_lost, self.run_dir / LOG)
         stack.callback(self.pool.close)
         self.learner = self.state.learner = make_learner(config, task, buffers, self.process_group)
         if start.checkpoint is not None:

@@ -13,8 +13,8 @@ from conftest import planned, published, sampled
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.action_log import ActionLog
-from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.ppo.device_gradients import DeviceGradients
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.torch_gradients import GradientInputs
@@ -33,7 +33,7 @@ AUXILIARY = dataclasses.replace(BASE, auxiliary="networks:Predict")
 class WithGradients:
     """A pool whose gradients something else computes."""
 
-    def __init__(self, pool: LocalPool, gradients: ShardGradients, config: TrainConfig) -> None:
+    def __init__(self, pool: WorkerPool, gradients: ShardGradients, config: TrainConfig) -> None:
         self.pool, self.gradients, self.shards, self.timer = pool, gradients, range(config.shards), pool.timer
 
     def execute(self, command: Command) -> None:
@@ -51,7 +51,7 @@ def test_copies_give_the_same_weights(config: TrainConfig) -> None:
         task = inspect_task(config)
         buffers, learner = published(config, task)
         actions = ActionLog(config.num_envs, task.distribution.action_size, limit=100)
-        pool = LocalPool(config, task, buffers, actions, actions.mark_lost)
+        pool = WorkerPool(config, task, buffers, actions, actions.mark_lost, Path())
         pool.start(learner.model)
         gradients = source(config, task.distribution, learner.model, buffers)
         for iteration in range(3):

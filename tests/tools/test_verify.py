@@ -18,8 +18,8 @@ from shmppo import verify
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
-from shmppo.lockstep.local_pool import LocalPool
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients, StepOptimizer
+from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import compute_advantages
@@ -165,11 +165,11 @@ class Planted:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change the trainer of this process. The first rollouts of an iteration are changed after their commit."""
-        make, execute = LocalPool.__init__, LocalPool.execute
+        make, execute = WorkerPool.__init__, WorkerPool.execute
         self.config, self.now, self.steps = BASE, 0, 0  # of the run that trains now
 
         def make_and_note(
-            pool: LocalPool, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, *rest: Any
+            pool: WorkerPool, config: TrainConfig, task: EnvSpec, buffers: SharedBuffers, *rest: Any
         ) -> None:
             self.config, self.buffers = config, buffers
             make(pool, config, task, buffers, *rest)
@@ -183,7 +183,7 @@ class Planted:
                 result[self.t, self.n] += 1e-4
             return result
 
-        def changed_execute(pool: LocalPool, command: Command) -> None:
+        def changed_execute(pool: WorkerPool, command: Command) -> None:
             if isinstance(command, Collect):
                 self.now, self.steps = command.iteration, 0
             self.steps += isinstance(command, StepOptimizer)
@@ -197,8 +197,8 @@ class Planted:
                 self.buffers.published.weights[0] += 1e-4
 
         monkeypatch.setattr("shmppo.runs.loop.compute_advantages", changed_advantages)
-        monkeypatch.setattr(LocalPool, "__init__", make_and_note)
-        monkeypatch.setattr(LocalPool, "execute", changed_execute)
+        monkeypatch.setattr(WorkerPool, "__init__", make_and_note)
+        monkeypatch.setattr(WorkerPool, "execute", changed_execute)
 
     def applies(self, *fields: str) -> bool:
         """Whether the difference is in one of these fields of the present iteration."""
