@@ -202,7 +202,7 @@ class Saboteur:
             nonlocal rounds
             rounds += isinstance(command, StepOptimizer) if steps else not isinstance(command, OPTIMIZER)
             if rounds == at_round and not self.hit:
-                self.hit = pool.pids[-1]
+                self.hit = pool.workers.pids[-1]
                 if steps:
                     os.kill(self.hit, signal.SIGSTOP)
                 threading.Timer(delay, os.kill, (self.hit, number)).start()

@@ -32,6 +32,7 @@ class WorkerPool:
 
     Attributes:
         timer: measures the phases of the learner.
+        workers: the worker processes.
     """
 
     def __init__(
@@ -67,23 +68,8 @@ class WorkerPool:
         ]
         self._mailbox = LearnerMailbox(buffers.control)
         progress = buffers.control.progress
-        self._workers = WorkerProcesses(config, setups, self._mailbox, progress, actions, mark_lost)
+        self.workers = WorkerProcesses(config, setups, self._mailbox, progress, actions, mark_lost)
         self._share: Share | None = None
-
-    @property
-    def restarts(self) -> int:
-        """Number of workers that were replaced so far."""
-        return self._workers.restarts
-
-    @property
-    def changed_values(self) -> set[str]:
-        """Sentences about values in modules that differ between the program and its workers."""
-        return self._workers.changed_values
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers."""
-        return self._workers.pids
 
     def start(self, model: ActorCritic) -> None:
         """Wait until every environment has begun its first episode or has been restored.
@@ -101,12 +87,12 @@ class WorkerPool:
         episodes = self._actions.episodes(self._part.columns) if iteration else None
         for n in self._share.begin(iteration, episodes):
             self._mark_lost(n)
-        self._workers.wait_ready(range(len(self._parts)))
+        self.workers.wait_ready(range(len(self._parts)))
 
     def restart(self, task: EnvSpec) -> None:
         """Make all environments again, and restore the episodes in progress. task: description of the environments."""
         self._task = task
-        self._workers.restart(task)
+        self.workers.restart(task)
         if self._part.columns and self._share is not None:
             self._share.close()
             self.start(self._model)
@@ -134,7 +120,7 @@ class WorkerPool:
             self._mailbox.send(w, command)
         own = [self._share.execute(command)] if self._part.has(type(command)) else []
         timer.switch(waiting)
-        self._workers.wait_replacing_failed(workers, command)
+        self.workers.wait_replacing_failed(workers, command)
         now = timer.switch("other")
         if isinstance(command, Evaluate):  # its whole time belongs to the phase "evaluation"
             return
@@ -152,6 +138,6 @@ class WorkerPool:
 
     def close(self, grace: float = 2.0) -> None:
         """End all processes; kill those that still run after `grace` seconds. Safe to call twice and after an error."""
-        self._workers.close(grace)
+        self.workers.close(grace)
         if self._share is not None:
             self._share.close()

@@ -147,7 +147,7 @@ class Session:
         if config.eval_videos:
             self.evaluations.check_video(self.learner, self.state.iteration)
         self._carry_out(lambda: self.pool.start(self.learner.model), lambda: None)
-        for text in sorted(self.pool.changed_values):
+        for text in sorted(self.pool.workers.changed_values):
             self.state.mark_inexact(text)
         self.state.compare_code()
         stack.enter_context(self.stop.by_signals())  # again: an environment in this process may have set other handlers
@@ -233,7 +233,7 @@ class Session:
         """
         act = functools.partial(self.pool.execute, command)
         self._carry_out(act, again=act)
-        if self.pool.restarts:
+        if self.pool.workers.restarts:
             self.outputs.warn("a worker failed and was replaced; run.log has the reason")
 
     def _carry_out(self, act: Callable[[], None], again: Callable[[], None]) -> None:
@@ -310,7 +310,7 @@ class Session:
         # repeats the evaluation.
         if due and not last and self.checkpoints.saved_at != self.state.iteration:
             self.save()
-        self.outputs.show(row, times.workers.tolist(), self.pool.pids, last=last)
+        self.outputs.show(row, times.workers.tolist(), self.pool.workers.pids, last=last)
 
     def _agree(self) -> bool:
         """Decide with the other ranks whether to stop. Return whether a checkpoint is due on any rank."""
@@ -357,7 +357,7 @@ class Session:
             state.decisions.compared = True
             state.decisions.value = evaluation.get(state.decisions.best_metric, state.decisions.value)
         self.outputs.poll_check()
-        self.outputs.sample_memory(self.pool.pids)
+        self.outputs.sample_memory(self.pool.workers.pids)
         if self.checkpoints.saved_at != state.iteration or state.decisions.better:
             self.save()
         inexact = [  # reasons of all ranks: a run is exact only if it is exact on each of them
@@ -400,7 +400,7 @@ class Session:
             "best_value": best if math.isfinite(best := state.decisions.best_value) else None,
             "best_checkpoint": BEST if (self.run_dir / BEST).exists() else None,
             "workers": config.num_workers,
-            "worker_restarts": self.pool.restarts,
+            "worker_restarts": self.pool.workers.restarts,
             "num_envs": config.num_envs,
             "ranks": config.ranks,
             "wall_seconds": wall,

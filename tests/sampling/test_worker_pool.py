@@ -110,12 +110,12 @@ def test_the_first_evaluation_may_take_as_long_as_a_start(tmp_path: Path) -> Non
 
 def test_only_failures_of_the_last_hour_count(tmp_path: Path) -> None:
     with running_pool(dataclasses.replace(CONFIG, workers=1), tmp_path / "run.log") as (_, _, pool):
-        pool._workers._deaths[0] = [time.monotonic() - 3601] * 3
-        os.kill(pool.pids[0], signal.SIGKILL)
+        pool.workers._deaths[0] = [time.monotonic() - 3601] * 3
+        os.kill(pool.workers.pids[0], signal.SIGKILL)
         pool.execute(Collect(0))
-        assert pool.restarts == 1
-        pool._workers._deaths[0] = [time.monotonic() - 3500] * 3
-        os.kill(pool.pids[0], signal.SIGKILL)
+        assert pool.workers.restarts == 1
+        pool.workers._deaths[0] = [time.monotonic() - 3500] * 3
+        os.kill(pool.workers.pids[0], signal.SIGKILL)
         with pytest.raises(WorkerError, match="worker 0 died"):
             pool.execute(Collect(0))
 
