@@ -12,8 +12,8 @@ from shmppo.ppo.loss import Loss
 from shmppo.utils.phase_timer import PHASES
 
 
-def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
-    """Return the length of each axis of a run, by name."""
+def run_fields(config: TrainConfig, task: EnvSpec) -> tuple[Field, ...]:
+    """Return the layout table of a run (see `layout`)."""
     observation, distribution = task.observation, task.distribution
     model = build_meta_model(config, observation, distribution)
     _, parameters = parameter_offsets(model)
@@ -44,9 +44,4 @@ def axis_sizes(config: TrainConfig, task: EnvSpec) -> dict[str, int]:
     }
     for module in added("arrays"):
         sizes |= module.sizes(config, task)
-    return sizes
-
-
-def run_fields(config: TrainConfig, task: EnvSpec) -> tuple[Field, ...]:
-    """Return the layout table of a run (see `layout`)."""
-    return layout(axis_sizes(config, task), task.observation.leaves)
+    return layout(sizes, observation.leaves)
