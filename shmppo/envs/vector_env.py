@@ -258,9 +258,10 @@ class VectorEnv(ABC):
             TypeError: if a value is not a number.
         """
 
-    @abstractmethod
     def _begin_next(self, indices: Sequence[int]) -> None:
         """Start the next episodes of environments whose episode has ended."""
+        for i in indices:
+            self.reset_env(i, self.handles[i].episode + 1)
 
     def _skip_episode(self, i: int, error: EnvError) -> None:
         """Skip the current episode of environment i and start a later one.

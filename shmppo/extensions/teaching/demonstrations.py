@@ -323,7 +323,3 @@ class PlaybackVectorEnv(VectorEnv):
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         return np.full(len(indices), np.nan)
-
-    def _begin_next(self, indices: Sequence[int]) -> None:
-        for i in indices:
-            self.reset_env(i, self.handles[i].episode + 1)
