@@ -14,14 +14,7 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import Progress
-from shmppo.lockstep.pool import (
-    Collect,
-    Command,
-    ComputeGradients,
-    Evaluate,
-    ReduceGradients,
-    StepOptimizer,
-)
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, Evaluate, ReduceGradients, StepOptimizer
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.user_module import drawn_by, user_modules
 from shmppo.parallel.shared_buffers import SharedBuffers
