@@ -35,7 +35,7 @@ from shmppo.errors import EnvError
 from shmppo.spaces.observations import DEFINED_BYTES
 from shmppo.utils.global_generators import OwnGenerators
 from shmppo.utils.rng import episode_seed, seed_spaces
-from shmppo.utils.user_code import FAILURES, describe_error, reraise_ctrl_c, user_traceback
+from shmppo.utils.user_code import FAILURES
 
 log = logging.getLogger(__name__)
 
@@ -104,15 +104,9 @@ class GymnasiumHandle(RenderedHandle):
             seed_spaces(self._spaces, seed)
         given = {"seed": seed, "options": copy.deepcopy(options)}  # the environment may change the options
         arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        try:
-            with self.generators:
-                returned = self.env.reset(**arguments)
-        except FAILURES as error:
-            reraise_ctrl_c(error)
-            call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
-            raise EnvError(
-                self.index, f"{call} of episode {episode} raised {describe_error(error)}", details=user_traceback(error)
-            ) from error
+        call = f"reset({', '.join(f'{name}={shown(value)}' for name, value in arguments.items())})"
+        with as_env_error(self.index, f"{call} of episode {episode} raised"), self.generators:
+            returned = self.env.reset(**arguments)
         try:
             observation, _ = returned
         except (TypeError, ValueError) as error:
