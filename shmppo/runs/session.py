@@ -229,7 +229,7 @@ class Session:
         If they draw from a global random generator for the first time, each environment gets its own ones, and all
         carry out the command again. So the results are those of a run that has known it from its start.
 
-        For the errors, see `Pool`.
+        For the errors, see `WorkerPool.execute`.
         """
         act = functools.partial(self.pool.execute, command)
         self._carry_out(act, again=act)
