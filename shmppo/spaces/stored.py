@@ -19,19 +19,16 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
             "type": type(space).__name__,
             "parts": [[_key_to_json(key), space_to_json(part)] for key, part in parts],
         }
-    found: dict[str, Any] = {"type": next(kind.__name__ for kind in _KINDS if isinstance(space, kind))}
     if isinstance(space, spaces.Box):
-        bounds = {"low": _array_to_json(space.low), "high": _array_to_json(space.high)}
-        return found | {"shape": list(space.shape), "dtype": str(space.dtype)} | bounds
+        low, high = _array_to_json(space.low), _array_to_json(space.high)
+        return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), "low": low, "high": high}
     if isinstance(space, spaces.MultiBinary):
-        return found | {"n": space.n if isinstance(space.n, int) else list(space.n)}
+        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     if isinstance(space, spaces.MultiDiscrete):
-        return found | {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": str(space.dtype)}
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {"type": "MultiDiscrete", "nvec": nvec, "start": start, "dtype": str(space.dtype)}
     assert isinstance(space, spaces.Discrete)
-    return found | {"n": int(space.n), "start": int(space.start)}
-
-
-_KINDS = (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Discrete)
+    return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
 
 
 def _key_to_json(key: Any) -> Any:
