@@ -8,7 +8,7 @@ not depend on where the range begins or ends.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,14 +259,9 @@ class Collector:
         self._actor.load(self._buffers.published.obs_mean, self._buffers.published.obs_scale)
         self._load_options()
         self._rollout.bootstrap[:] = 0.0
-        for carried, obs in zip(carry.obs, envs.obs, strict=True):
-            obs[:] = carried[own]
-        envs.returns[:] = carry.episode_return[own]
-        envs.lengths[:] = carry.episode_length[own]
-        envs.info.combined[:] = carry.episode_info[own]
+        for carried, current in self._carried(carry):
+            current[:] = carried[own]
         envs.hashes[:] = carry.episode_hash[own].tolist()
-        self._first[:] = carry.first[own]
-        self._actor.states[:] = carry.state[own]
         rows = [config.first_row + handle.index for handle in envs.handles]
         generators = [keyed_generator(config.seed, ACTION_NOISE, index=row, iteration=iteration) for row in rows]
         # [T, own, noise_size]
@@ -345,14 +340,19 @@ class Collector:
     def _write_carry(self, carry: Carry, columns: slice) -> None:
         """Write the state of some own environments and their recurrent states into their columns of `carry`."""
         envs, own = self._envs, slice(columns.start - self._own.start, columns.stop - self._own.start)
-        for carried, obs in zip(carry.obs, envs.obs, strict=True):
-            carried[columns] = obs[own]
-        carry.first[columns] = self._first[own]
-        carry.episode_return[columns] = envs.returns[own]
-        carry.episode_length[columns] = envs.lengths[own]
-        carry.episode_info[columns] = envs.info.combined[own]
+        for carried, current in self._carried(carry):
+            carried[columns] = current[own]
         carry.episode_hash[columns] = envs.hashes[own]
         carry.episode[columns] = [handle.episode for handle in envs.handles[own]]
         for handle, snapshot in zip(envs.handles[own], carry.snapshot[columns], strict=True):
             handle.save_snapshot(snapshot)
-        carry.state[columns] = self._actor.states[own]
+
+    def _carried(self, carry: Carry) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield each array of a carry for all environments, with the current values of the own ones."""
+        envs = self._envs
+        yield from zip(carry.obs, envs.obs, strict=True)
+        yield carry.first, self._first
+        yield carry.state, self._actor.states
+        yield carry.episode_return, envs.returns
+        yield carry.episode_length, envs.lengths
+        yield carry.episode_info, envs.info.combined
