@@ -33,6 +33,9 @@ class Faulty(Counter):
                 os._exit(3)
             if self.how == "hang":
                 time.sleep(1000)
+            if self.how == "caught":
+                with contextlib.suppress(Exception):
+                    time.sleep(1000)
             if self.how == "block":
                 sum(itertools.repeat(0))  # it keeps the lock of the interpreter
             if self.how == "shape":
@@ -47,21 +50,6 @@ class Faulty(Counter):
                 return np.zeros(2), 1e300, False, False, {}
             if self.how == "infinite":
                 return np.zeros(2), float("inf"), False, False, {}
-        return super().step(action)
-
-
-class CatchesTimeout(Counter):
-    """Hangs at its 40th step, and continues after any exception."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = 40
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        self.left -= 1
-        if self.left == 0:
-            with contextlib.suppress(Exception):
-                time.sleep(1000)
         return super().step(action)
 
 

@@ -53,6 +53,11 @@ CORES = [*((core, layers) for core in ("lstm", "gru", "lmu", "lru", "gtrxl") for
 """Recurrent cores and their numbers of layers."""
 OPTIMIZER = (ReduceGradients, StepOptimizer)
 """Commands for which a small network needs no worker."""
+COUNTERS = TrainConfig(
+    env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
+    hidden_size=8, encoder_sizes=(8,), grad_shards=2,
+)  # fmt: skip
+"""Five environments of two workers, whose observations are known."""
 KERNELS = pytest.mark.parametrize("kernel", ["native", "torch"])
 """Of tests whose promise holds for both."""
 
@@ -91,16 +96,6 @@ def assert_refused(base: TrainConfig, changes: dict[str, Any], message: str, tmp
         train(dataclasses.replace(base, **changes, run_dir=str(tmp_path / "run")))
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
-
-
-def assert_parts_agree(core: torch.nn.Module, x: Tensor, state: Any, length: int) -> None:
-    """Assert that a core gives the same results for x [L, J, …] in one call and in parts of a length."""
-    expected, last = core(x, state)
-    features = []
-    for part in x.split(length):
-        found, state = core(part, state)
-        features.append(found)
-    torch.testing.assert_close((torch.cat(features), state), (expected, last), rtol=1e-5, atol=1e-5)
 
 
 def random_states(model: ActorCritic, count: int, seed: int) -> Tensor:

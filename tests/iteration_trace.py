@@ -32,6 +32,7 @@ class Tracer:
         self.files: set[str] = set()
         self.active = False
         self.collects = 0
+        self.installed = False
 
     def start(self) -> None:
         """Trace the calls of this thread from now on, and the frames that are open already."""
@@ -89,11 +90,9 @@ def make() -> gymnasium.Env[Any, Any]:
     """The environment of the traced run. In a worker, the first call installs the tracer."""
     import multiprocessing
 
-    if multiprocessing.parent_process() is not None and TRACER.collects == 0:
-        TRACER.collects = 0
-        if not getattr(TRACER, "installed", False):
-            TRACER.installed = True  # type: ignore[attr-defined]
-            trace_worker()
+    if multiprocessing.parent_process() is not None and not TRACER.installed:
+        TRACER.installed = True
+        trace_worker()
     return TracedEnv(gymnasium.make("CartPole-v1"))
 
 
@@ -120,19 +119,10 @@ def traced_files() -> set[str]:
         os.environ[OUT] = directory
         train(
             TrainConfig(
-                env="iteration_trace:make",
-                hide_obs=(1, 3),
-                workers=2,
-                num_envs=8,
-                rollout_steps=128,
-                epochs=2,
-                minibatches=2,
-                grad_shards=2,
-                total_steps=8 * 128 * 3,
-                quiet=True,
-                run_dir=f"{directory}/run",
+                env="iteration_trace:make", hide_obs=(1, 3), workers=2, num_envs=8, rollout_steps=128, epochs=2,
+                minibatches=2, grad_shards=2, total_steps=8 * 128 * 3, quiet=True, run_dir=f"{directory}/run",
             )
-        )
+        )  # fmt: skip
         return TRACER.files.union(*(json.loads(path.read_text()) for path in Path(directory).glob("*.json")))
 
 

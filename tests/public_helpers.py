@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import fcntl
 import functools
 import gc
@@ -12,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,26 @@ def shared_run(root: Path, name: str, configuration: Callable[[Path], TrainConfi
         if not (run_dir / "summary.json").exists():
             train(configuration(run_dir))
     return run_dir
+
+
+def train_in(
+    run_dir: Path, config: TrainConfig, *, callback: Any = None, loggers: Sequence[Any] = (), **changes: Any
+) -> Any:
+    """Train a configuration with changes in a directory, and return the summary."""
+    config = dataclasses.replace(config, **changes, run_dir=str(run_dir))
+    return train(config, callback=callback, loggers=loggers)
+
+
+def run_fixture(config: TrainConfig, **changes: Any) -> Any:
+    """A fixture: the directory of a run that the tests of a module share and do not change."""
+
+    @pytest.fixture(scope="module")
+    def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        run_dir = tmp_path_factory.mktemp("module") / "run"
+        train_in(run_dir, config, **changes)
+        return run_dir
+
+    return run
 
 
 def slow_after(fast: int, cases: Iterable[Any], reason: str) -> list[Any]:

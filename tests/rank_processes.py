@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
+from public_helpers import wait_for_rows
 
 FLAGS = (
     "--num-envs 4 --rollout-steps 16 --seq-len 8 --minibatches 2 --epochs 2 "
@@ -88,19 +88,11 @@ def directories(run_dir: Path) -> list[Path]:
     return [run_dir, run_dir / "rank-1"]
 
 
-def both_train(run_dir: Path, rows: int) -> bool:
-    """Whether both ranks have finished at least `rows` iterations."""
-    files = [path / "metrics.csv" for path in directories(run_dir)]
-    return all(file.exists() and len(file.read_text().splitlines()) > rows for file in files)
-
-
 def wait_for_training(process: psutil.Popen, run_dir: Path, rows: int = 4) -> list[psutil.Process]:
     """Wait until both ranks have finished `rows` iterations; returns their processes in rank order."""
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.stdout.read()
-        if both_train(run_dir, rows):
-            ranks = [p for p in process.children() if not {"shmppo.train", IMPATIENT}.isdisjoint(p.cmdline())]
-            return sorted(ranks, key=lambda p: p.environ()["RANK"])
-        time.sleep(0.05)
-    raise AssertionError(f"did not begin to train within 200 s\n{stacks(process)}")
+    try:
+        wait_for_rows(directories(run_dir), [process], rows)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{stacks(process)}") from None
+    ranks = [p for p in process.children() if not {"shmppo.train", IMPATIENT}.isdisjoint(p.cmdline())]
+    return sorted(ranks, key=lambda p: p.environ()["RANK"])

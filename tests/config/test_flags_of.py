@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import MISSING, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,9 @@ from typing import Annotated
 import tyro
 
 from shmppo.config.command_line import field_texts, flags_of, given_fields, with_texts
-from shmppo.config.train_config import TrainConfig
+from shmppo.config.extensions import added_values
+from shmppo.config.train_config import TrainConfig, field_types
+from shmppo.search.options import SearchOptions
 
 
 @dataclass(frozen=True)
@@ -61,3 +64,16 @@ def test_given_fields_have_any_spelling() -> None:
     words = ["--num_envs", "3", "--gamma=0.9", "--no-normalize-obs", "--no_quiet", "x--seed", "-1"]
     assert given_fields(words) >= {"num_envs", "gamma", "normalize_obs", "quiet"}
     assert "seed" not in given_fields(words)
+
+
+def test_an_option_has_the_added_values_and_its_text_their_sentences() -> None:
+    for option, own in (("objective", ("clip", "penalty")), ("env_backend", ("auto", "gymnasium"))):
+        added = added_values(option)
+        assert typing.get_args(field_types()[option]) == (*own, *added)
+        assert field_texts(TrainConfig)[option].endswith(" ".join(added.values()))
+    assert set(added_values("objective")) == {"distill", "clone"}
+    assert added_values("core") == {}
+
+
+def test_an_option_of_another_command_with_the_same_name_has_no_such_text() -> None:
+    assert "clone" not in field_texts(SearchOptions)["objective"]

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,12 @@ def stored_run(directory: Path, **changes: Any) -> Path:
     return directory
 
 
-def assert_one_sentence(error: ConfigError, *parts: str) -> None:
-    """Assert that a message has one line with these parts, of which the last is its end."""
-    text = str(error)
+@contextmanager
+def one_sentence(*parts: str) -> Iterator[None]:
+    """Assert that a ConfigError of one sentence with these parts is raised, of which the last is its end."""
+    with pytest.raises(ConfigError) as raised:
+        yield
+    text = str(raised.value)
     assert "\n" not in text
     assert ". " not in text
     assert all(part in text for part in parts), text
@@ -92,35 +97,30 @@ def test_another_value_of_a_removed_option_is_refused_in_one_sentence(name: str,
     _, instead = REMOVED[name]
     run_dir = stored_run(tmp_path / "run", **{name: value})
     stored = (f"{flag} {value}" if value is not True else flag, f" is no longer supported; {instead}")
-    with pytest.raises(ConfigError) as raised:
+    with one_sentence(str(run_dir / "config.json"), *stored):
         load_config(run_dir)
-    assert_one_sentence(raised.value, str(run_dir / "config.json"), *stored)
-    with pytest.raises(ConfigError) as raised:
+    with one_sentence(f"--config {run_dir / 'config.json'}: ", *stored):
         parse_start(["--config", str(run_dir / "config.json")])
-    assert_one_sentence(raised.value, f"--config {run_dir / 'config.json'}: ", *stored)
 
     checkpoint = load_checkpoint(TRAINED / "cartpole" / "checkpoint.pt")
     checkpoint["config"] = json.dumps(json.loads(checkpoint["config"]) | {name: value})
     write_checkpoint(run_dir / "checkpoint.pt", checkpoint | {"carry": {}})
     shutil.copy(TRAINED / "cartpole" / "metrics.csv", run_dir)
-    with pytest.raises(ConfigError) as raised:
+    with one_sentence(*stored):
         resume(run_dir)
-    assert_one_sentence(raised.value, *stored)
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_the_flag_or_the_field_of_a_removed_option_gets_what_to_do_instead(name: str, tmp_path: Path) -> None:
     flag, (_, instead) = f"--{name.replace('_', '-')}", REMOVED[name]
     for given in (flag, f"--{name}", f"{flag}=3"):
-        with pytest.raises(ConfigError) as raised:
+        with one_sentence(f"there is no flag {given.partition('=')[0]}; ", instead):
             parse_start([given, "3"])
-        assert_one_sentence(raised.value, f"there is no flag {given.partition('=')[0]}; ", instead)
     file = tmp_path / "flags.yaml"
     file.write_text(f"{name}: 3\n")
-    with pytest.raises(ConfigError) as raised:
-        parse_start(["--config", str(file)])
     fields = re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), instead)
-    assert_one_sentence(raised.value, f"there is no field {name}; ", fields)
+    with one_sentence(f"there is no field {name}; ", fields):
+        parse_start(["--config", str(file)])
 
 
 def test_adamw_of_earlier_versions_without_weight_decay_is_adam() -> None:
@@ -133,10 +133,7 @@ def test_adamw_of_earlier_versions_without_weight_decay_is_adam() -> None:
 
 def test_runs_with_envpool_are_refused_in_one_sentence(tmp_path: Path) -> None:
     run_dir = stored_run(tmp_path / "run", env_backend="envpool")
+    text = "--env-backend envpool is no longer supported; use --env-backend vector with a factory that makes the pool"
     for load in (lambda: load_config(run_dir), lambda: parse_start(["--config", str(run_dir / "config.json")])):
-        with pytest.raises(ConfigError) as raised:
+        with one_sentence(text):
             load()
-        text = (
-            "--env-backend envpool is no longer supported; use --env-backend vector with a factory that makes the pool"
-        )
-        assert_one_sentence(raised.value, text)

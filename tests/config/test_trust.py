@@ -78,11 +78,6 @@ def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -
     assert parse_config(["--init-from", str(tmp_path), "--env", "other:Env", "--env-kwargs", "b=2"]).env == "other:Env"
 
 
-def test_the_flag_names_one_module_and_can_be_repeated() -> None:
-    _, arguments = parse_resume(["--trust", "a", "--resume", "run", "--trust=b.c"])
-    assert arguments["trust"] == ("a", "b.c")
-
-
 def test_a_resumed_run_takes_arguments_of_its_evaluations() -> None:
     _, arguments = parse_resume(["--resume", "run", "--eval-env-kwargs", "size=3", "name=x"])
     assert arguments["eval_env_kwargs"] == {"size": 3, "name": "x"}

@@ -45,16 +45,12 @@ BROKEN = [
     ({"reset": {}}, r"unpacking the result of reset raised .*; it must return \(observation, info\), info a dict$"),
     ({"reset": (OBSERVED,)}, r"unpacking the result of reset raised .*got 1.*; it must return"),
     ({"reset": (OBSERVED, None)}, r"reset returned the info None; it must return \(observation, info\), info a dict$"),
-    (
-        {"reset": (np.zeros(3), {})},
-        r"reset returned an invalid observation: obs has shape \(3,\), but its space has shape \(2,\); "
-        "correct the observation or observation_space$",
-    ),
-    (
-        {"reset": (np.array(["a", "b"]), {})},
-        "an invalid observation: obs has type <U1, but it must contain real numbers; correct the observation or "
-        "observation_space$",
-    ),
+    ({"reset": (np.zeros(3), {})},
+     r"reset returned an invalid observation: obs has shape \(3,\), but its space has shape \(2,\); "
+     "correct the observation or observation_space$"),
+    ({"reset": (np.array(["a", "b"]), {})},
+     "an invalid observation: obs has type <U1, but it must contain real numbers; correct the observation or "
+     "observation_space$"),
     ({"reset": (np.array([0.0, np.nan]), {})}, r"an invalid observation: obs is not finite: \[1\] is nan; correct"),
     ({"step": STEPPED[:4]}, r"step\(action\) raised .*got 4.*; it must return \(observation, reward, "),
     ({"step": None}, r"step\(action\) raised TypeError.*; it must return"),
@@ -65,7 +61,7 @@ BROKEN = [
     ({"step": (OBSERVED, 0.0, 0, False, {})}, "terminated = 0; it must be a bool"),
     ({"step": (OBSERVED, 0.0, False, None, {})}, "truncated = None; it must be a bool"),
     ({"step": (OBSERVED, 0.0, False, False, None)}, "step returned the info None; it must return"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("results", "message"), BROKEN)

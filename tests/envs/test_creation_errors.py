@@ -12,7 +12,6 @@ import pytest
 from vector_environments import Walk
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.creation_errors import check_env_name
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 
@@ -75,26 +74,12 @@ def test_a_factory_of_a_notebook_is_refused_with_workers(
         inspect_task(TrainConfig(env="__main__:make", env_backend=backend, workers=2))
 
 
-def test_a_name_is_checked_without_creating_an_environment() -> None:
-    for name in ("faulty_environments:Faulty", "environments:Counter-v0", "CartPole-v1", "environments:Counter"):
-        check_env_name(name)
-    for name in ("environments:Countre", "environments:Nothing-v7", "environment:Counter", "CartPol-v1"):
-        with pytest.raises(ConfigError, match=MESSAGES[name]):
-            check_env_name(name)
-
-
-def installed(root: Path, monkeypatch: pytest.MonkeyPatch, package: str, source: str) -> None:
-    """Make an importable package with this source."""
-    (root / package).mkdir()
-    (root / package / "__init__.py").write_text(source)
-    monkeypatch.syspath_prepend(str(root))
-    monkeypatch.delitem(sys.modules, package, raising=False)
-
-
 def test_an_error_while_a_module_is_imported_shows_the_users_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(tmp_path, monkeypatch, "broken_maze", "import surely_not_installed\n")
+    (tmp_path / "broken_maze").mkdir()
+    (tmp_path / "broken_maze" / "__init__.py").write_text("import surely_not_installed\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"the import of broken_maze raised ModuleNotFoundError") as raised:
         inspect_task(TrainConfig(env="broken_maze:Maze"))
     assert "__init__.py:1; correct the module" in str(raised.value)

@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import planned, sampled
-from public_helpers import csv_rows, worker_processes
+from public_helpers import SIX_ITERATIONS, csv_rows, exit_code, raises, summary_of, train_in, worker_processes
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import EnvError
+from shmppo.policies.evaluation import evaluate
 from shmppo.runs.launch import resume, train
+from shmppo.train import main
 
-BASE = TrainConfig(
-    env="environments:Counter-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,
-    encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, env="environments:Counter-v0")
 
 
 def configuration(env: str, run_dir: Path, **changes: Any) -> TrainConfig:
@@ -79,7 +77,7 @@ def test_a_run_whose_episodes_are_not_seeded_is_not_exact_after_a_worker_has_die
             worker_processes()[0].kill()
 
     config = dataclasses.replace(BASE, env="vector_environments:SameStep", env_backend="vector", workers=2)
-    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=kill_a_worker)
+    summary = train_in(tmp_path / "run", config, callback=kill_a_worker)
     assert summary["worker_restarts"] == 1
     assert not summary["exact"]
     assert summary["iterations"] == 6
@@ -126,21 +124,6 @@ def test_a_failed_reset_does_not_change_the_episode_before_it(how: str, tmp_path
     assert "no such level" in (tmp_path / "0" / "run.log").read_text() or how == "nan"
 
 
-def test_a_failed_step_has_no_advantage(tmp_path: Path) -> None:
-    config = configuration(
-        "faulty_environments:FailsSometimes-raise-v0", tmp_path, skip_bad_episodes=True, normalize_reward=False
-    )
-    buffers, learner, _ = sampled(config)
-    rollout = buffers.rollout
-    failed = (rollout.terminated | rollout.truncated) & (rollout.ended_length == 0)
-    assert failed.sum() >= 2
-    advantages = planned(buffers, learner)
-    assert not advantages[failed].any()
-    t, n = np.argwhere(failed & (np.arange(32)[:, None] > 0))[0]
-    before = rollout.reward[t - 1, n] + config.gamma * rollout.value[t, n] - rollout.value[t - 1, n]
-    assert advantages[t - 1, n] == pytest.approx(before, abs=1e-5)
-
-
 @pytest.mark.parametrize(("workers", "named"), [(0, False), (2, True)])
 def test_a_constructor_that_changes_its_arguments_the_directory_and_signals_changes_nothing_else(
     workers: int, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -160,3 +143,67 @@ def test_a_constructor_that_changes_its_arguments_the_directory_and_signals_chan
     assert not list(elsewhere.iterdir())
     (directory,) = [tmp_path / "run"] if named else (tmp_path / "runs").iterdir()
     assert (directory / "metrics.csv").is_file()
+
+
+FAULTY = dataclasses.replace(BASE, env="faulty_environments:FailsAtStart", rollout_steps=48, total_steps=4 * 48 * 4)
+
+
+def test_an_episode_that_fails_while_it_is_restored_is_skipped(tmp_path: Path) -> None:
+    """Each file in `tokens` lets one reset in a worker fail: here the one that restores an episode."""
+    (tmp_path / "tokens").mkdir()
+    run_dir = tmp_path / "run"
+    kwargs = {"how": "raise", "tokens": str(tmp_path / "tokens")}
+    config = dataclasses.replace(FAULTY, env_kwargs=kwargs, skip_bad_episodes=True, run_dir=str(run_dir))
+    train(dataclasses.replace(config, stop_at_iteration=2))
+    (tmp_path / "tokens" / "0").touch()
+    assert exit_code(main, ["--resume", run_dir, "--workers", 1]) == 0
+    assert not list((tmp_path / "tokens").iterdir())
+    assert "raised ValueError('no license')" in (run_dir / "run.log").read_text()
+    assert summary_of(run_dir)["worker_restarts"] == 0
+
+
+def test_a_reward_beyond_float32_names_the_environment_and_can_be_skipped(tmp_path: Path) -> None:
+    config = dataclasses.replace(FAULTY, env="faulty_environments:Faulty-huge-v0", run_dir=str(tmp_path / "strict"))
+    with raises("EnvError", r"environment 0: step returned the reward 1e\+300, which is not finite in float32"):
+        train(config)
+    config = dataclasses.replace(config, skip_bad_episodes=True, run_dir=str(tmp_path / "skipping"))
+    assert train(config)["iterations"] == 4
+
+
+def test_failed_resets_count_as_failed_episodes(tmp_path: Path) -> None:
+    config = dataclasses.replace(FAULTY, env="faulty_environments:FailsAtReset-raise-v0", skip_bad_episodes=True)
+    found = set()
+    for workers in (0, 2):
+        run_dir = tmp_path / str(workers)
+        summary = train_in(run_dir, config, workers=workers)
+        text = (run_dir / "run.log").read_text()
+        skipped = [line for line in text.splitlines() if "WARNING environment" in line and "skipping this" in line]
+        found.add((summary["failed_episodes"], len(skipped), summary["weights_sha256"]))
+    ((failed, logged, _),) = found
+    assert failed == logged > 5
+
+
+def test_evaluations_skip_failing_episodes_as_the_run_does(tmp_path: Path) -> None:
+    config = dataclasses.replace(FAULTY, env="faulty_environments:FailsSometimes-raise-v0", skip_bad_episodes=True)
+    train_in(tmp_path / "run", config)
+    result = evaluate(tmp_path / "run", episodes=20, trust=("faulty_environments",))
+    assert 0 < result.failed < 20
+    assert (len(result.episodes) + result.failed, set(result.lengths)) == (20, {9})
+    train_in(tmp_path / "strict", config, skip_bad_episodes=False, env="faulty_environments:Counter")
+    assert evaluate(tmp_path / "strict", episodes=3, trust=("faulty_environments",)).failed == 0
+
+
+def test_an_environment_that_gives_no_result_fails_as_one_that_raises(tmp_path: Path) -> None:
+    kwargs = {"how": "hang", "at": 150}
+    config = dataclasses.replace(FAULTY, env="faulty_environments:Faulty", env_kwargs=kwargs, workers=2, num_envs=2)
+    config = dataclasses.replace(config, skip_bad_episodes=True, worker_timeout=1.0, run_dir=str(tmp_path / "run"))
+    summary = train(config)
+    assert (summary["failed_episodes"], summary["worker_restarts"], summary["exact"]) == (4, 0, False)
+    assert summary["inexact_reasons"] == ["a skipped episode did not fail when it was repeated, or an environment hung"]
+    assert "step raised TimeoutError('no result in time;" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_a_run_whose_environment_catches_the_timeout_is_inexact(tmp_path: Path) -> None:
+    config = dataclasses.replace(FAULTY, env="faulty_environments:Faulty", env_kwargs={"how": "caught"})
+    summary = train_in(tmp_path / "run", config, workers=1, num_envs=2, worker_timeout=1.0)
+    assert (summary["failed_episodes"], summary["worker_restarts"], summary["exact"]) == (0, 0, False)

@@ -9,18 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 from environments import PutsBack
+from public_helpers import SIX_ITERATIONS, train_in
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import SnapshotSpec, restore_snapshot, snapshot_spec, take_snapshot
 from shmppo.envs.wrappers import random_action
 from shmppo.errors import EnvError
-from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
-BASE = TrainConfig(
-    env="environments:PutsBack-v0", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=8,
-    encoder_sizes=(8,), workers=0, quiet=True, total_steps=4 * 32 * 6, seq_len=8,
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, env="environments:PutsBack-v0")
 
 
 def spec_of(env: gymnasium.Env) -> SnapshotSpec | None:
@@ -28,7 +24,7 @@ def spec_of(env: gymnasium.Env) -> SnapshotSpec | None:
 
 
 def test_an_environment_with_snapshots_is_not_replayed(tmp_path: Path) -> None:
-    train(dataclasses.replace(BASE, stop_at_iteration=3, workers=2, run_dir=str(tmp_path / "stopped")))
+    train_in(tmp_path / "stopped", BASE, stop_at_iteration=3, workers=2)
     state = load_selected_checkpoint(tmp_path / "stopped")
     assert len(state["actions"]["actions"]) == 0, "no actions are stored"
     assert state["carry"]["snapshot"].shape == (4, 24), "two numbers, and the time limit's count"
@@ -80,4 +76,4 @@ class ChangesShape(PutsBack):
 def test_a_state_whose_shape_changes_is_an_error_that_names_the_environment(tmp_path: Path) -> None:
     message = r"^environment 0: get_state raised .*it returned float64 \(3,\), but float64 \(2,\) at"
     with pytest.raises(EnvError, match=message):
-        train(dataclasses.replace(BASE, env="test_snapshots:ChangesShape", run_dir=str(tmp_path / "run")))
+        train_in(tmp_path / "run", BASE, env="test_snapshots:ChangesShape")

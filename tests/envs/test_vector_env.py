@@ -123,24 +123,6 @@ def test_environments_are_closed_if_a_later_one_cannot_be_made(name: str, rows: 
     assert Licensed.closed[1:] == Licensed.made[2:0:-1]
 
 
-INVALID: dict[str, tuple[Step, str]] = {
-    "reward": ({"reward": [0.0, 1e39, np.nan]}, r"environment 1: step returned the reward 1e\+39, which is not finite"),
-    "observation": (
-        {"obs": [[1, 1], [1, 1], [np.inf, 1]]},
-        "environment 2: step returned an invalid observation: obs is not",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", INVALID)
-def test_invalid_numbers_name_the_environment_and_its_complete_steps(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, message = INVALID[case]
-    with pytest.raises(EnvError, match=message + r".*\(episode 0, after 1 steps\)"):
-        stepped(monkeypatch, {}, step)
-
-
 def test_an_invalid_first_observation_is_an_error_of_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvError, match="reset returned an invalid observation: obs is not finite"):
         stepped(monkeypatch, first=np.nan)

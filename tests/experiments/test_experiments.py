@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from public_helpers import SIX_ITERATIONS
 
 from figures.common import evaluated_runs
 from figures.common.interleaved import spread, started
@@ -30,10 +31,7 @@ TRAIN = (
     "-m", "shmppo.train", "--env", "CartPole-v1", "--hidden-size", 8, "--num-envs", 4, "--rollout-steps", 32,
     "--minibatches", 2, "--total-steps", 1280,
 )  # fmt: skip
-SMALL = TrainConfig(
-    env="Pendulum-v1", core="none", encoder_sizes=(16,), num_envs=4, rollout_steps=16, minibatches=2, epochs=2,
-    workers=0, quiet=True, stop_at_iteration=2,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, env="Pendulum-v1", core="none", rollout_steps=16, stop_at_iteration=2)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import rank_processes
 from agent_environments import Crowd
-from conftest import planned, sampled, summary_of
-from public_helpers import csv_rows, evaluation_rows, wait_for_the_check
+from conftest import summary_of
+from public_helpers import csv_rows, evaluation_rows, train_in, wait_for_the_check
 
 from shmppo import load_policy, resume
 from shmppo.config import trust
@@ -40,15 +40,14 @@ CASES = {
 
 @pytest.mark.slow(reason="6 s")
 def test_the_check_of_determinism_finds_a_run_exact_and_verify_agrees(background_check: None, tmp_path: Path) -> None:
-    config = dataclasses.replace(CASES["gtrxl-masks"], keep_every=2, run_dir=str(tmp_path / "run"))
-    summary = train(config, callback=wait_for_the_check)
+    summary = train_in(tmp_path / "run", CASES["gtrxl-masks"], keep_every=2, callback=wait_for_the_check)
     assert (summary["exact"], summary["environment_check"]) == (True, "passed")
     assert verify_run(tmp_path / "run").equal
 
 
 def test_one_agent_gives_the_hash_of_gymnasium(tmp_path: Path) -> None:
     hashes = [
-        train(dataclasses.replace(BASE, env=env, run_dir=str(tmp_path / env[:4])))["weights_sha256"]
+        train_in(tmp_path / env[:4], BASE, env=env)["weights_sha256"]
         for env in ("agent_environments:Alone", "CartPole-v1")
     ]
     assert hashes[0] == hashes[1]
@@ -98,8 +97,7 @@ def test_statistics_are_those_of_the_recorded_steps(tmp_path: Path) -> None:
     Recorded.steps.clear()
     rows: list[dict[str, float]] = []
     run_dir = tmp_path / "run"
-    config = dataclasses.replace(CASES["gru"], env="test_agents:Recorded", run_dir=str(run_dir))
-    summary = train(config, callback=rows.append)
+    summary = train_in(run_dir, CASES["gru"], env="test_agents:Recorded", callback=rows.append)
     returns, lengths, acted = Recorded.episodes()
     row = rows[-1]
     assert (row["episodes"], row["env_steps"], row["agent_steps"]) == (len(returns), 4 * 24 * 6, acted)
@@ -116,8 +114,8 @@ def test_statistics_are_those_of_the_recorded_steps(tmp_path: Path) -> None:
 def test_evaluations_are_those_of_the_recorded_steps(tmp_path: Path) -> None:
     options = {"env": "test_agents:Recorded", "eval_every": 3, "eval_episodes": 7, "keep_every": 3}
     config, trust = dataclasses.replace(CASES["gtrxl-masks"], **options), ("test_agents",)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "0")))
-    train(dataclasses.replace(config, workers=2, run_dir=str(tmp_path / "2")))
+    train_in(tmp_path / "0", config)
+    train_in(tmp_path / "2", config, workers=2)
     found = evaluation_rows(tmp_path / "0")
     assert found == evaluation_rows(tmp_path / "2")
     assert len(found) == 2
@@ -137,28 +135,18 @@ def test_evaluations_are_those_of_the_recorded_steps(tmp_path: Path) -> None:
 
 
 def test_a_policy_acts_for_an_agent_without_the_state_that_only_the_critic_sees(tmp_path: Path) -> None:
-    train(dataclasses.replace(CASES["gtrxl-masks"], stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", CASES["gtrxl-masks"], stop_at_iteration=1)
     policy = load_policy(tmp_path / "run")
     obs = {"obs": np.zeros(2, np.float32), "agent_id": np.eye(3, dtype=np.int8)[1], "action_mask": np.array([0, 1])}
     assert policy.act(obs)[0] == 1
 
 
 def test_a_policy_is_evaluated_with_another_number_of_agents(tmp_path: Path) -> None:
-    train(dataclasses.replace(CASES["gru"], stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", CASES["gru"], stop_at_iteration=1)
     for count in (1, 2, 5):
         result = evaluate(tmp_path / "run", episodes=2, env_kwargs={"count": count})
         assert list(result.info) == [f"info/return/walker_{k}" for k in range(count)]
         assert np.sum(list(result.info.values()), axis=0).tolist() == pytest.approx(result.returns)
-
-
-def test_truncations_can_count_as_terminations() -> None:
-    agents = tuple(Crowd().possible_agents)
-    config = dataclasses.replace(BASE, agents=agents, truncation_is_termination=True, gae_lambda=0.0)
-    buffers, learner, _ = sampled(dataclasses.replace(config, normalize_reward=False))
-    rollout = buffers.rollout
-    without_bootstrap = (rollout.reward - rollout.value)[rollout.truncated]
-    assert rollout.bootstrap[rollout.truncated].any()
-    np.testing.assert_allclose(planned(buffers, learner)[rollout.truncated], without_bootstrap, rtol=1e-6)
 
 
 def test_environments_that_cannot_be_replayed_are_restarted(tmp_path: Path) -> None:
@@ -181,7 +169,7 @@ def test_runs_of_several_seeds_and_of_two_ranks(
     with monkeypatch.context() as patch:
         patch.setattr(trust, "SAFE_MODULES", ())  # its process does not trust the modules of these tests
         train_seeds(config, (2,), 1)
-    alone = train(dataclasses.replace(config, seed=2, run_dir=str(tmp_path / "alone")))
+    alone = train_in(tmp_path / "alone", config, seed=2)
     assert summary_of(tmp_path / "run-s2")["weights_sha256"] == alone["weights_sha256"]
     flags = ("--num-envs", "8", "--total-steps", 8 * 16 * 4, "--init-from", tmp_path / "run-s2", "--core", "gru")
     trusted = ("--trust", "agent_environments")

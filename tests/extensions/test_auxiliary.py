@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import planned, sampled
 from helpers import KERNELS, assert_refused
+from public_helpers import run_fixture, train_in
 
 from shmppo import load_policy
 from shmppo.config import trust
@@ -55,12 +56,8 @@ def test_the_metric_is_the_mean_loss_of_the_steps(kernel: Any) -> None:
     assert buffers.shard_results.loss_terms[:, position].sum() == pytest.approx(float(losses.mean()), rel=1e-5)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with an auxiliary loss. The tests do not change it."""
-    run_dir = tmp_path_factory.mktemp("auxiliary") / "run"
-    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
-    return run_dir
+run = run_fixture(BASE)
+"""A run with an auxiliary loss. The tests do not change it."""
 
 
 def test_the_module_is_saved_with_the_network_and_the_run_can_be_verified(run: Path) -> None:
@@ -97,7 +94,7 @@ def test_a_run_can_start_from_the_network_of_a_run_with_or_without_a_module(
     auxiliary: str | None, run: Path, tmp_path: Path
 ) -> None:
     plain = tmp_path / "plain"
-    train(dataclasses.replace(BASE, auxiliary=None, run_dir=str(plain)))
+    train_in(plain, BASE, auxiliary=None)
     for i, source in enumerate((run, plain)):
         new = dataclasses.replace(
             BASE, init_from=str(source), auxiliary=auxiliary, seed=3, checkpoint_every=1, stop_at_iteration=1,
@@ -116,10 +113,7 @@ def test_a_module_that_detaches_the_features_does_not_change_the_network(run: Pa
     weights = {}
     for auxiliary in (None, "networks:Probe"):
         # Without clipping, the gradient of the module does not scale that of the network.
-        config = dataclasses.replace(
-            BASE, auxiliary=auxiliary, max_grad_norm=1e9, run_dir=str(tmp_path / f"{auxiliary}")
-        )
-        train(config)
+        train_in(tmp_path / f"{auxiliary}", BASE, auxiliary=auxiliary, max_grad_norm=1e9)
         weights[auxiliary] = network_weights(load_selected_checkpoint(tmp_path / f"{auxiliary}")["learner"]["model"])
     assert all(torch.equal(value, weights["networks:Probe"][name]) for name, value in weights[None].items())
     with_loss = load_selected_checkpoint(run)["learner"]["model"]
@@ -130,22 +124,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"auxiliary": "networks:absent"}, r"--auxiliary networks:absent: module networks has no absent"),
     ({"auxiliary": "networks"}, r"--auxiliary networks is not of the form module:attribute; name a class"),
     ({"auxiliary": "networks:no_module"}, r"networks:no_module must return an nn.Module, not an object of type NoneT"),
-    (
-        {"auxiliary": "networks:camera"},
-        r"camera could not be made: KeyError\('obs/camera'\) at .*networks.py:\d+; correct it \(shapes has 'obs' \(4,",
-    ),
+    ({"auxiliary": "networks:camera"},
+     r"camera could not be made: KeyError\('obs/camera'\) at .*networks.py:\d+; correct it \(shapes has 'obs' \(4,"),
     ({"auxiliary": "networks:leaky"}, r"leaky could not be made: TypeError\(.*\); correct it"),
-    (
-        {"auxiliary": "networks:Halved"},
-        r"--auxiliary networks:Halved returned losses of shapes \(4,\); they must be \(8,\)$",
-    ),
-    (
-        {"auxiliary": "networks:Forgetful"},
-        r"parameters that its losses do not depend on \(layer.weight, layer.bias\); ",
-    ),
+    ({"auxiliary": "networks:Halved"},
+     r"--auxiliary networks:Halved returned losses of shapes \(4,\); they must be \(8,\)$"),
+    ({"auxiliary": "networks:Forgetful"},
+     r"parameters that its losses do not depend on \(layer.weight, layer.bias\); "),
     ({"auxiliary": "networks:Noisy"}, r"returned different losses for the same input; remove dropout and randomness"),
     ({"auxiliary": "networks:Total"}, r"failed in forward: AttributeError\(.*; correct it \(obs has 'obs' \(8, 4\)\)$"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)
@@ -156,14 +144,5 @@ def test_a_module_that_breaks_a_rule_is_refused_before_anything_starts(
 
 
 def test_an_auxiliary_loss_gets_no_action_mask(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        BASE,
-        env="space_environments:Masked-v0",
-        env_kwargs={"sizes": [3, 4]},
-        action_masks=True,
-        hide_obs=(),
-        auxiliary="networks:Predict",
-        stop_at_iteration=1,
-        run_dir=str(tmp_path / "run"),
-    )
-    assert train(config)["iterations"] == 1
+    masked = {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True}
+    assert train_in(tmp_path / "run", BASE, **masked, hide_obs=(), stop_at_iteration=1)["iterations"] == 1

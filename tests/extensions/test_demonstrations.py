@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,18 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from helpers import clone_of_recording, collected
-from public_helpers import exit_code
+from public_helpers import csv_rows, exit_code, refused, train_in
 
 import shmppo.evaluate as command
+from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.vector_env import FIRST_INDEX, EpisodeToRestore
 from shmppo.errors import ConfigError
 from shmppo.extensions.teaching.demonstrations import DemonstrationRecorder, PlaybackVectorEnv, load_demonstrations
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.launch import train
+from shmppo.runs.launch import resume, train
+from shmppo.storage.checkpoint import BEST
 from shmppo.utils.rng import episode_seed
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"
@@ -41,11 +44,6 @@ CASES = {
     "mask": dataclasses.replace(SMALL, env="space_environments:Masked-v0", action_masks=True),
     "mujoco": dataclasses.replace(SMALL, env="HalfCheetah-v5"),
 }
-
-
-def arrays_of(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
 
 
 def loaded(config: TrainConfig) -> dict[str, np.ndarray]:
@@ -88,7 +86,9 @@ def test_evaluate_records_its_episodes(capsys: pytest.CaptureFixture[str], tmp_p
     file, run_dir = tmp_path / "new" / "a.npz", TRAINED / "cartpole"
     words = [run_dir, "--episodes", 70, "--record", file, "--json"]
     assert exit_code(command.main, words) == 0
-    result, data = json.loads(capsys.readouterr().out), arrays_of(file)
+    result = json.loads(capsys.readouterr().out)
+    with np.load(file, allow_pickle=False) as arrays:
+        data = dict(arrays)
     assert data["lengths"].tolist() == result["lengths"]  # two batches of environments
     ends = np.cumsum(data["lengths"])
     np.testing.assert_allclose(np.add.reduceat(data["rewards"], ends - data["lengths"]), result["returns"])
@@ -151,22 +151,16 @@ def test_an_episode_is_continued_where_it_was_unless_the_demonstrations_have_cha
 REFUSED: list[tuple[TrainConfig, dict[str, Any], str]] = [
     (SMALL, {"env": "Pendulum-v1"}, r"has observation_space Box\(.*\), but the run has Box\(.*\); use the same$"),
     (SMALL, {"prev_action": True}, r"has observation_space Box.*, but the run has Dict"),
-    (
-        SMALL,
-        {"env": "environments:FourNumbersThreeActions-v0"},
-        r"has (action_space Discrete\(2\), but the run has Discrete\(3\)|observation_space)",
-    ),
-    (
-        dataclasses.replace(SMALL, env="Pendulum-v1"),
-        {"squash_actions": True},
-        "has squash_actions False, but the run has True; use the same",
-    ),
+    (SMALL, {"env": "environments:FourNumbersThreeActions-v0"},
+     r"has (action_space Discrete\(2\), but the run has Discrete\(3\)|observation_space)"),
+    (dataclasses.replace(SMALL, env="Pendulum-v1"), {"squash_actions": True},
+     "has squash_actions False, but the run has True; use the same"),
     (
         dataclasses.replace(SMALL, hide_obs=(1, 3)),
         {"hide_obs": (1,)},
         r"was recorded without the observation indices \[3\]; add them to --hide-obs",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("recorded", "changes", "message"), REFUSED)
@@ -174,9 +168,8 @@ def test_other_spaces_and_options_are_refused_in_one_sentence(
     recorded: TrainConfig, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     config = clone_of_recording(recorded, tmp_path / "a.npz")
-    with pytest.raises(ConfigError, match=rf"^--demonstrations {tmp_path}/a\.npz {message}") as raised:
-        train(dataclasses.replace(config, **changes, run_dir=str(tmp_path / "run")))
-    assert "\n" not in str(raised.value)
+    with refused(rf"^--demonstrations {tmp_path}/a\.npz {message}"):
+        train_in(tmp_path / "run", config, **changes)
     assert not (tmp_path / "run").exists()
 
 
@@ -211,3 +204,41 @@ def test_ranks_play_demonstrations_in_other_orders(tmp_path: Path) -> None:
     one = order(dataclasses.replace(config, num_envs=10), 5, 10)
     first, second = (order(dataclasses.replace(config, rank=rank, ranks=2), 0, 5) for rank in range(2))
     assert first != second == one
+
+
+def test_other_demonstrations_make_a_resumed_run_inexact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(clone_of_recording(SMALL, tmp_path / "a.npz"), demonstrations="a.npz", run_dir="run")
+    assert train(dataclasses.replace(config, stop_at_iteration=2))["exact"]
+    with np.load("a.npz") as file:
+        arrays = dict(file)
+    arrays["obs"][0] += 1
+    np.savez("a.npz", **arrays)
+    monkeypatch.chdir(os.sep)
+    summary = resume(tmp_path / "run")
+    (reason,) = summary["inexact_reasons"]
+    assert reason == "an episode could not be continued, because --demonstrations has other content"
+    assert summary["best_checkpoint"] is None, "the returns of the demonstrations say nothing about the policy"
+
+
+@pytest.mark.long
+def test_twenty_episodes_are_enough_to_clone_a_policy_and_to_continue_with_ppo(tmp_path: Path) -> None:
+    file, clone = tmp_path / "a.npz", tmp_path / "clone"
+    evaluate(TRAINED / "cartpole", episodes=20, record=file)
+    config = TrainConfig(
+        env="CartPole-v1", objective="clone", demonstrations=str(file), total_steps=40_960, seed=3, workers=0,
+        eval_every=20, quiet=True, run_dir=str(clone),
+    )  # fmt: skip
+    summary = train(config)
+    assert (summary["exact"], summary["best_by"], summary["best_checkpoint"]) == (True, "eval/return", BEST)
+    file.unlink()  # only cloning needs it
+    returns = evaluate(clone, episodes=20, seed=7).returns
+    assert sum(returns) / 20 >= 400
+    rows = csv_rows(clone / "metrics.csv")
+    assert float(rows[-1]["policy_loss"]) < 0.5 * float(rows[0]["policy_loss"])
+    assert {float(row["return_mean_100"]) for row in rows[5:]} == {500.0}
+    assert 0 <= float(rows[-1]["approx_kl"]) < 0.1
+    words = ["--init-from", str(clone), "--total-steps", "2048", "--workers", "0", "--run-dir", str(tmp_path / "ppo")]
+    continued, _ = parse_start([*words, "--quiet"])
+    assert (continued.objective, continued.demonstrations, continued.hidden_indices) == ("clip", None, ())
+    assert train(continued)["return_mean_100"] != 500.0

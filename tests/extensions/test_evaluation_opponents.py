@@ -45,14 +45,9 @@ ACTIONS: list[tuple[spaces.Space[Any], list[int] | None, list[Any], list[Any], s
     (spaces.Dict(arm=BOX), None, [{"arm": np.zeros(2)}], [None], FORM),
     (spaces.Tuple([BOX, spaces.Discrete(2)]), None, [(np.zeros(2), 1)], [None], FORM),
     (spaces.Discrete(3, start=2), [1, 0, 1], [2, np.int64(4)], [3], FORBIDDEN),
-    (
-        spaces.MultiDiscrete([2, 3]),
-        [1, 0, 0, 1, 1],
-        [np.array([0, 1])],
-        [np.array([1, 1]), np.array([0, 0])],
-        FORBIDDEN,
-    ),
-]
+    (spaces.MultiDiscrete([2, 3]), [1, 0, 0, 1, 1], [np.array([0, 1])], [np.array([1, 1]), np.array([0, 0])],
+     FORBIDDEN),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("space", "mask", "right", "wrong", "message"), ACTIONS)

@@ -11,21 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import planned, sampled, summary_of
+from conftest import planned, sampled
 from helpers import KERNELS
-from public_helpers import csv_rows
+from public_helpers import SIX_ITERATIONS, csv_rows, train_in
 from torch import distributions as torch_distributions
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.extensions.kl_profile.profile import KLProfile, KLRecorder, probe_sequences, read_profiles, recorded_steps
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.runs.launch import resume, train
+from shmppo.runs.launch import resume
 
-SMALL = TrainConfig(
-    env="CartPole-v1", hide_obs=(1, 3), hidden_size=16, encoder_sizes=(16,), num_envs=4, rollout_steps=32, seq_len=8,
-    minibatches=2, epochs=3, workers=0, quiet=True, stop_at_iteration=2,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, hide_obs=(1, 3), epochs=3, stop_at_iteration=2)
 NONE = dataclasses.replace(SMALL, env="HalfCheetah-v5", hide_obs=(), core="none")
 
 
@@ -63,8 +60,8 @@ def test_the_fitted_factor_and_the_monotonic_share() -> None:
 
 @pytest.mark.parametrize("config", [SMALL, NONE], ids=["lstm", "none"])
 def test_recording_does_not_change_the_weights(config: TrainConfig, tmp_path: Path) -> None:
-    plain = train(dataclasses.replace(config, run_dir=str(tmp_path / "plain")))
-    recorded = train(dataclasses.replace(config, run_dir=str(tmp_path / "kl"), kl_profile_every=1, workers=2))
+    plain = train_in(tmp_path / "plain", config)
+    recorded = train_in(tmp_path / "kl", config, kl_profile_every=1, workers=2)
     assert recorded["weights_sha256"] == plain["weights_sha256"]
     assert list(read_profiles(tmp_path / "kl")) == [1, 2]
     assert not (tmp_path / "plain" / "kl.csv").exists()
@@ -108,8 +105,7 @@ def test_the_recorder_agrees_with_every_policy(kernel: Any) -> None:
 
 
 def test_the_profile_ends_with_an_update_that_a_target_kl_stops(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, target_kl=1e-9, kl_profile_every=1, run_dir=str(tmp_path / "run"))
-    train(config)
+    train_in(tmp_path / "run", SMALL, target_kl=1e-9, kl_profile_every=1)
     metrics, table = (csv_rows(tmp_path / "run" / name) for name in ("metrics.csv", "kl.csv"))
     assert [row["optimizer_steps"] for row in table] == [row["optimizer_steps"] for row in metrics]
     assert all(
@@ -117,16 +113,25 @@ def test_the_profile_ends_with_an_update_that_a_target_kl_stops(tmp_path: Path) 
     )
 
 
-def test_a_resumed_run_writes_the_table_of_an_uninterrupted_run(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, kl_profile_every=2, stop_at_iteration=5)
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    train(dataclasses.replace(config, run_dir=str(whole)))
-    train(dataclasses.replace(config, run_dir=str(stopped), stop_at_iteration=3))
-    resume(stopped, stop_at_iteration=5)
-    assert summary_of(stopped)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+PROFILED = dataclasses.replace(SMALL, stop_at_iteration=None, checkpoint_every=2, kl_profile_every=1)
 
-    def table(run_dir: Path) -> list[dict[str, Any]]:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv_rows(run_dir / "kl.csv")]
 
-    assert table(stopped) == table(whole)
-    assert [row["iteration"] for row in table(whole)] == ["1", "3", "5"]
+def test_profiles_of_iterations_that_are_trained_again_are_removed(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+
+    def fail(row: dict[str, float]) -> None:
+        if row["iteration"] == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):  # after iteration 3, whose checkpoint is not written
+        train_in(run_dir, PROFILED, callback=fail)
+    assert sorted(read_profiles(run_dir)) == [1, 2, 3]
+
+    def refuse(row: dict[str, float]) -> None:
+        assert sorted(read_profiles(run_dir)) == [1, 2, 3], "written again"
+        raise ZeroDivisionError
+
+    (run_dir / "kl" / "000008.npz").write_bytes(b"of a later iteration")
+    with pytest.raises(ZeroDivisionError):
+        resume(run_dir, callback=refuse)
+    assert [row["iteration"] for row in csv_rows(run_dir / "kl.csv")] == ["1", "2", "3"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.wrappers import TimeLimit
+from public_helpers import python
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
@@ -35,37 +35,23 @@ HUMANOID = {"ctrl_cost_weight": 0.3, "reset_noise_scale": 0.02, "frame_skip": 4}
 WITHOUT_PARTS = {f"include_{part}_in_observation": False for part in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")}
 NO_TERMINATION = {"terminate_when_unhealthy": False, "exclude_current_positions_from_observation": False}
 CASES: dict[str, list[dict[str, Any]]] = {
-    "Ant-v5": [
-        {},
-        {**RUNNER, **HEALTHY, "contact_cost_weight": 0.01, "contact_force_range": [-0.5, 2.0], "main_body": 2},
-        {**NO_TERMINATION, "include_cfrc_ext_in_observation": False, "main_body": "torso"},
-    ],
+    "Ant-v5": [{}, {**RUNNER, **HEALTHY, "contact_cost_weight": 0.01, "contact_force_range": [-0.5, 2.0],
+     "main_body": 2}, {**NO_TERMINATION, "include_cfrc_ext_in_observation": False, "main_body": "torso"}],
     "HalfCheetah-v5": [{}, {**RUNNER, "exclude_current_positions_from_observation": False}],
-    "Hopper-v5": [
-        {},
-        {**RUNNER, **HEALTHY, "healthy_state_range": [-5.0, 5.0], "healthy_angle_range": [-0.5, 0.5]},
-        NO_TERMINATION,
-    ],
-    "Humanoid-v5": [
-        {},
-        {**HUMANOID, **HEALTHY, "forward_reward_weight": 2, "contact_cost_weight": 1e-5, "contact_cost_range": [0, 1]},
-        {**WITHOUT_PARTS, **NO_TERMINATION},
-    ],
-    "HumanoidStandup-v5": [
-        {},
-        {**HUMANOID, "uph_cost_weight": 2, "impact_cost_weight": 1e-5, "impact_cost_range": [0, 1]},
-        {**WITHOUT_PARTS, "exclude_current_positions_from_observation": False},
-    ],
+    "Hopper-v5": [{}, {**RUNNER, **HEALTHY, "healthy_state_range": [-5.0, 5.0], "healthy_angle_range": [-0.5, 0.5]},
+     NO_TERMINATION],
+    "Humanoid-v5": [{}, {**HUMANOID, **HEALTHY, "forward_reward_weight": 2, "contact_cost_weight": 1e-5,
+     "contact_cost_range": [0, 1]}, {**WITHOUT_PARTS, **NO_TERMINATION}],
+    "HumanoidStandup-v5": [{}, {**HUMANOID, "uph_cost_weight": 2, "impact_cost_weight": 1e-5, "impact_cost_range": [0,
+     1]}, {**WITHOUT_PARTS, "exclude_current_positions_from_observation": False}],
     "InvertedDoublePendulum-v5": [{}, {"healthy_reward": 3.0, "reset_noise_scale": 0.05, "frame_skip": 2}],
     "InvertedPendulum-v5": [{}, {"reset_noise_scale": 0.1, "frame_skip": 3}],
-    "Pusher-v5": [
-        {},
-        {"reward_near_weight": 0.2, "reward_dist_weight": 2.0, "reward_control_weight": 0.5, "frame_skip": 3},
-    ],
+    "Pusher-v5": [{}, {"reward_near_weight": 0.2, "reward_dist_weight": 2.0, "reward_control_weight": 0.5,
+     "frame_skip": 3}],
     "Reacher-v5": [{}, {"reward_dist_weight": 2.0, "reward_control_weight": 0.5, "frame_skip": 3}],
     "Swimmer-v5": [{}, {**RUNNER, "exclude_current_positions_from_observation": False}],
     "Walker2d-v5": [{}, {**RUNNER, **HEALTHY, "healthy_angle_range": [-0.5, 0.5]}, NO_TERMINATION],
-}
+}  # fmt: skip
 """Arguments by task. Together, the cases give every argument that affects the results another value."""
 
 
@@ -230,8 +216,7 @@ def test_warnings_of_mujoco_go_to_the_log(workers: int, tmp_path: Path) -> None:
     flags = "--env HalfCheetah-v5 --num-envs 2 --rollout-steps 32 --minibatches 2 --seq-len 8 --hidden-size 8 --quiet"
     flags += f" --stop-at-iteration 1 --check-determinism 0 --run-dir run --workers {workers}"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "shmppo.train", *flags.split()]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout + done.stderr == ""
+    done = python("-m", "shmppo.train", *flags.split(), cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
     assert "is deprecated" in (tmp_path / "run" / "run.log").read_text()
     assert not (tmp_path / "MUJOCO_LOG.TXT").exists()

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import summary_of
-from public_helpers import csv_rows
+from public_helpers import csv_rows, train_in
 from rank_processes import directories, finish, start
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.extensions.preemption.feature import Preemption
-from shmppo.runs.launch import resume, train
+from shmppo.runs.launch import resume
 
 SHORT = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2, epochs=2, hidden_size=8, grad_shards=1,
@@ -38,11 +38,10 @@ def test_a_rollout_that_ends_at_half_its_length_is_one_of_half_the_length(
         yield
 
     short = dataclasses.replace(SHORT, advantage_norm=over)  # type: ignore[arg-type]
-    expected = train(dataclasses.replace(short, run_dir=str(tmp_path / "short")))
+    expected = train_in(tmp_path / "short", short)
     monkeypatch.setattr(Preemption, "around_rollout", always)
     monkeypatch.setattr("shmppo.extensions.preemption.options.SHORTEST", 0.5)
-    long = dataclasses.replace(short, rollout_steps=32, preempt_fraction=0.5)
-    summary = train(dataclasses.replace(long, run_dir=str(tmp_path / "long")))
+    summary = train_in(tmp_path / "long", short, rollout_steps=32, preempt_fraction=0.5)
     for name in ("weights_sha256", "env_steps", "episodes", "return_mean_100"):
         assert summary[name] == expected[name], name
     assert [float(row["preempted_steps"]) for row in csv_rows(tmp_path / "long" / "metrics.csv")] == [64.0] * 4
@@ -50,11 +49,10 @@ def test_a_rollout_that_ends_at_half_its_length_is_one_of_half_the_length(
 
 @pytest.mark.slow(reason="about 15 s")
 def test_the_run_does_not_wait_for_a_slow_worker_and_can_resume(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        SHORT, env="environments:SlowEnvironment2-v0", rollout_steps=200, workers=4, preempt_fraction=0.6
-    )
     run_dir = tmp_path / "run"
-    summary = train(dataclasses.replace(config, run_dir=str(run_dir)))
+    summary = train_in(
+        run_dir, SHORT, env="environments:SlowEnvironment2-v0", rollout_steps=200, workers=4, preempt_fraction=0.6
+    )
     assert summary["inexact_reasons"] == ["--preempt-fraction ends rollouts by the clock"]
     missing = [float(row["preempted_steps"]) for row in csv_rows(run_dir / "metrics.csv")]
     assert summary["env_steps"] == 4 * 4 * 200 - sum(missing)

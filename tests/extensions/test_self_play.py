@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import sampled
 from helpers import assert_refused
-from public_helpers import csv_rows, exit_code
+from public_helpers import csv_rows, exit_code, train_in
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -29,7 +29,6 @@ from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.handle import RunHandle
-from shmppo.runs.launch import train
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import EpisodePlayer
 
@@ -46,7 +45,7 @@ CROWD = ("walker_0", "walker_1", "walker_2")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The summary of an undisturbed run without workers."""
-    return train(dataclasses.replace(BASE, workers=0, run_dir=str(tmp_path_factory.mktemp("self-play") / "run")))
+    return train_in(tmp_path_factory.mktemp("self-play") / "run", BASE, workers=0)
 
 
 def rows_of(summary: dict[str, Any]) -> list[dict[str, str]]:
@@ -61,7 +60,7 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
 
     opponent = "agent_environments:take_one"
     config = dataclasses.replace(BASE, workers=0, seed=2, eval_every=1, eval_opponent=opponent)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=callback)
+    train_in(tmp_path / "run", config, callback=callback)
     assert len(set(found)) > 1
     assert [own for own, _ in found] == pytest.approx([handle for _, handle in found])
     result = evaluate(tmp_path / "run", opponent=opponent, episodes=10, seed=config.seed, trust=TRUST)
@@ -119,6 +118,12 @@ def pool_of(config: TrainConfig, buffers: SharedBuffers, run_dir: Path) -> Agent
     return Agents(config, inspect_task(config), buffers, SINGLE_PROCESS, run_dir)
 
 
+def rated_pool(run_dir: Path) -> tuple[Agents, list[str]]:
+    """A pool with a new opponent in each iteration, and the names of what it is told about a game."""
+    config = dataclasses.replace(RESOLVED, workers=0, opponent_every=1)
+    return pool_of(config, sampled(config)[0], run_dir), [key.metric for key in config.reported_info]
+
+
 def fill(pool: Agents, iteration: int) -> None:
     with pool.around_rollout(iteration):
         pass
@@ -152,12 +157,10 @@ def test_the_pool_chooses_the_current_weights_and_earlier_ones(tmp_path: Path) -
 
 
 def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
-    config = dataclasses.replace(RESOLVED, workers=0, opponent_every=1)
-    buffers, _, _ = sampled(config)
-    pool = pool_of(config, buffers, tmp_path)
+    pool, metrics = rated_pool(tmp_path)
     fill(pool, 0)
-    win, draw = ([key.metric for key in config.reported_info].index(f"info/{name}") for name in ("win", "draw"))
-    games = np.zeros((3, len(config.reported_info)))
+    win, draw = (metrics.index(f"info/{name}") for name in ("win", "draw"))
+    games = np.zeros((3, len(metrics)))
     games[0, win] = games[1, draw] = 1.0  # a win, a draw, and a loss
     pool.end_episodes([0, 2, 4], games)
     expected = 0.0
@@ -168,12 +171,10 @@ def test_the_rating_is_that_of_elo(tmp_path: Path) -> None:
 
 def test_the_rating_depends_on_that_of_the_opponent_in_the_slot(tmp_path: Path) -> None:
     """Against a rating that is lower by 400, the expected score is 10 / 11."""
-    config = dataclasses.replace(RESOLVED, workers=0, opponent_every=1)
-    buffers, _, _ = sampled(config)
-    pool = pool_of(config, buffers, tmp_path)
+    pool, metrics = rated_pool(tmp_path)
     for iteration, pool.rating in enumerate((0.0, 400.0)):
         fill(pool, iteration)
-    win = np.array([[float(key.metric == "info/win") for key in config.reported_info]])
+    win = np.array([[float(name == "info/win") for name in metrics]])
     for row, expected in ((4, 1 / 11), (0, 1 / 2)):
         pool.rating = 400.0
         pool.end_episodes([row], win)
@@ -227,7 +228,7 @@ def test_evaluations_against_other_players(run: dict[str, Any]) -> None:
 
 def test_an_opponent_that_sees_more_or_less_is_refused(run: dict[str, Any], tmp_path: Path) -> None:
     other = str(tmp_path / "other")
-    train(dataclasses.replace(BASE, hide_obs=(1,), stop_at_iteration=1, workers=0, run_dir=other))
+    train_in(other, BASE, hide_obs=(1,), stop_at_iteration=1, workers=0)
     for directory, opponent in ((run["run_dir"], other), (other, run["run_dir"])):
         with pytest.raises(ConfigError, match=r"^the opponent .* was trained with other agents or --hide-obs"):
             evaluate(directory, opponent=opponent, episodes=1, trust=TRUST)
@@ -239,7 +240,7 @@ def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tm
     changes = {"env": "CartPole-v1", "action_masks": False, "self_play": None, "stop_when": ("elo>=1",)}
     for fields in (changes, {"self_play": None, "stop_when": ("elo>=1",)}):
         with pytest.raises(ConfigError, match="--stop-when elo is not a metric of this run"):
-            train(dataclasses.replace(BASE, **fields, run_dir=str(tmp_path / "run")))
+            train_in(tmp_path / "run", BASE, **fields)
 
 
 def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
@@ -247,7 +248,7 @@ def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as
 ) -> None:
     """The seed gives one of the players the better seat more often."""
     flags = ["--round-robin", "--episodes", "9", "--trust", *TRUST]
-    runs = [train(dataclasses.replace(BASE, total_steps=192, run_dir=str(tmp_path / "other")))["run_dir"]]
+    runs = [train_in(tmp_path / "other", BASE, total_steps=192)["run_dir"]]
     runs += [run["run_dir"], shutil.copytree(run["run_dir"], tmp_path / "copy")]
 
     def scores(*players: int) -> dict[int, list[str]]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import published, summary_of
 from helpers import KERNELS, assert_refused
-from public_helpers import csv_rows
+from public_helpers import csv_rows, train_in
 from rank_processes import directories, finish, start
 
 from shmppo import load_policy
@@ -132,9 +132,9 @@ def test_the_critic_warm_up_changes_only_the_critic(objective: Any, tmp_path: Pa
 def test_a_run_needs_no_other_directory_and_is_verified_from_its_start(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(CARTPOLE, source)
-    straight = train(dataclasses.replace(BASE, run_dir=str(tmp_path / "straight")))["weights_sha256"]
+    straight = train_in(tmp_path / "straight", BASE)["weights_sha256"]
     run_dir, target = tmp_path / "run", tmp_path / "target"
-    train(dataclasses.replace(BASE, teacher=str(source), keep_every=1, stop_at_iteration=2, run_dir=str(run_dir)))
+    train_in(run_dir, BASE, teacher=str(source), keep_every=1, stop_at_iteration=2)
     shutil.rmtree(source)
     for flags in (["--init-from", str(run_dir)], ["--config", str(run_dir / "config.json")]):
         assert parse_start(flags)[0].teacher == str(run_dir / "teacher")
@@ -169,7 +169,7 @@ def test_a_teacher_that_torch_computes_ties_the_bits_to_the_processor(tmp_path: 
         dataclasses.replace(BASE, teacher=teacher["run_dir"], run_dir=str(tmp_path / "run")), trust=("networks",)
     )
     assert taught["same_bits_on"] == teacher["same_bits_on"]
-    assert taught["same_bits_on"] != train(dataclasses.replace(BASE, run_dir=str(tmp_path / "own")))["same_bits_on"]
+    assert taught["same_bits_on"] != train_in(tmp_path / "own", BASE)["same_bits_on"]
 
 
 ONLY_POSITIONS = "shmppo.envs.wrappers:SplitObservation(positions=[0, None, 2])"
@@ -177,26 +177,20 @@ TWICE = "shmppo.envs.wrappers:SplitObservation(one=[None], other=[None], positio
 PLAIN: dict[str, Any] = {"wrappers": (), "actor_obs": None, "critic_obs": None}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"teacher": "nowhere"}, r"^\S+nowhere does not exist; name the directory of a run$"),
-    "actions": (
-        PLAIN | {"env": "Pendulum-v1"},
-        r"^--teacher \S+cartpole has other actions than this run; choose one with the same action space, --action-mask",
-    ),
-    "masks": (
-        PLAIN | {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [2]}, "action_masks": True},
-        r"cartpole has other actions than this run; choose one with the same action space, --action-mask",
-    ),
+    "actions": (PLAIN | {"env": "Pendulum-v1"},
+     r"^--teacher \S+cartpole has other actions than this run; choose one with the same action space, --action-mask"),
+    "masks": (PLAIN | {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [2]}, "action_masks": True},
+     r"cartpole has other actions than this run; choose one with the same action space, --action-mask"),
     "missing": (
         {"wrappers": (ONLY_POSITIONS,), "critic_obs": None},
         r"^--teacher \S+cartpole sees obs with shape \(4,\) and type float32, but the observation of this run has no "
         r"such part, or several; use an environment or a wrapper with one$",
     ),
     "several": ({"wrappers": (TWICE,), "critic_obs": ("one",)}, "has no such part, or several"),
-    "hidden": (
-        PLAIN | {"hide_obs": (1, 3)},
-        r"^--hide-obs hides \[1, 3\] from --teacher \S+cartpole, which needs them; use --actor-obs with "
-        "SplitObservation$",
-    ),
-}
+    "hidden": (PLAIN | {"hide_obs": (1, 3)},
+     r"^--hide-obs hides \[1, 3\] from --teacher \S+cartpole, which needs them; use --actor-obs with "
+     "SplitObservation$"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from public_helpers import csv_rows
+from public_helpers import csv_rows, train_in
 from vector_environments import NextStep
 
 from shmppo import load_policy, train
@@ -61,7 +61,7 @@ def test_each_autoreset_mode_gives_the_weights_of_environments_that_are_stepped_
     together = {"env": "test_user_vector_env:sync_cart_poles", "env_kwargs": {"mode": mode}}
     hashes = set()
     for name, options in {"one": one_by_one, "together": together}.items():
-        summary = train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / name), **options))
+        summary = train_in(tmp_path / name, CONFIG, **options)
         assert summary["exact"]
         hashes.add(summary["weights_sha256"])
     assert len(hashes) == 1
@@ -117,7 +117,7 @@ DEPENDENT = {
 
 @pytest.mark.parametrize("env", DEPENDENT)
 def test_environments_that_depend_on_each_other_make_the_run_inexact(env: str, tmp_path: Path) -> None:
-    summary = train(dataclasses.replace(CONFIG, env=env, run_dir=str(tmp_path / "run"), stop_at_iteration=2))
+    summary = train_in(tmp_path / "run", CONFIG, env=env, stop_at_iteration=2)
     assert not summary["exact"]
     (reason,) = summary["inexact_reasons"]
     assert reason.startswith(f"--env {env}: {DEPENDENT[env]}")
@@ -174,14 +174,14 @@ def test_an_error_of_a_step_names_the_environments_and_the_line(workers: int, tm
 @pytest.mark.parametrize("final_info", [False, True])
 def test_training_and_evaluation_read_the_same_info(final_info: bool, tmp_path: Path) -> None:
     config = changed("Informed", env_kwargs={"final_info": final_info}, info_keys=("bumps:mean",), stop_at_iteration=1)
-    train(dataclasses.replace(config, eval_every=1, eval_episodes=2, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", config, eval_every=1, eval_episodes=2)
     for file, prefix in (("metrics.csv", ""), ("eval.csv", "eval/")):
         (row,) = csv_rows(tmp_path / "run" / file)
         assert (float(row[f"{prefix}info/success"]), float(row[f"{prefix}info/bumps"])) == (1, 7), file
 
 
 def test_a_policy_is_loaded_and_evaluated(tmp_path: Path) -> None:
-    train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run"), stop_at_iteration=1))
+    train_in(tmp_path / "run", CONFIG, stop_at_iteration=1)
     policy = load_policy(tmp_path / "run")
     action, _ = policy.act(np.zeros(2), policy.initial_state())
     assert action in range(3)

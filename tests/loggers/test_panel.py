@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import signal
 from pathlib import Path
 
 import pytest
@@ -57,13 +56,3 @@ def test_everything_fits_the_width_of_the_terminal(row: dict[str, float], worker
     text = "\n".join(lines)
     assert [name for name in NAMES if name not in text] == []
     assert "nan" not in text
-
-
-def test_the_last_panel_of_a_stopped_run_says_where_it_stopped() -> None:
-    status = status_of()
-    status.stop.signal = signal.SIGINT
-    status.add(UNKNOWN | {"iteration": 12}, [0.5, 0.5], 0)
-    status.ended = True
-    text = "\n".join(lines_of(status, 80))
-    assert f"stopped after iteration 12 of {status.config.last_iteration}" in text
-    assert "Ctrl-C" not in text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_helpers import csv_rows
+from public_helpers import SIX_ITERATIONS, csv_rows, train_in
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
@@ -17,10 +17,7 @@ from shmppo.loggers.metrics import WEIGHTS_HASH, tracker_name
 from shmppo.loggers.trackers import LoggerList, WeightsAndBiases, make_trackers
 from shmppo.runs.launch import resume, train
 
-SMALL = TrainConfig(
-    num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True, total_steps=4 * 32 * 6,
-    checkpoint_every=2,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, checkpoint_every=2)
 
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
@@ -36,9 +33,8 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
         if row["iteration"] == 3:
             raise RuntimeError
 
-    config = dataclasses.replace(SMALL, run_dir=str(run_dir), track=("tensorboard",))
     with pytest.raises(RuntimeError):
-        train(config, callback=fail)
+        train_in(run_dir, SMALL, track=("tensorboard",), callback=fail)
     resume(run_dir)  # from iteration 2: the row of iteration 3 is written once more
     rows = rows_of(run_dir)
     events = accumulator.EventAccumulator(str(run_dir / "tensorboard"))
@@ -54,32 +50,10 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
     assert "_hparams_/session_start_info" in events.summary_metadata
 
 
-def test_a_logger_that_has_not_started_does_not_finish() -> None:
-    calls: list[object] = []
-
-    class Recorder:
-        def start(self, *arguments: object) -> None:
-            calls.append("start")
-
-        def finish(self, summary: object) -> None:
-            calls.append(summary)
-
-    loggers = LoggerList(loggers=[Recorder()])
-    loggers.finish(None)
-    assert calls == []
-    loggers.start(Path(), SMALL, 0)
-    loggers.finish({})
-    loggers.finish(None)
-    assert calls == ["start", {}]
-    loggers.start(Path(), SMALL, 0)
-    loggers.finish(None)
-    assert calls[2:] == ["start", None], "the run has failed"
-
-
 @pytest.mark.parametrize("callback", [[print], object(), lambda a, b, c: None])
 def test_a_callback_that_cannot_be_called_is_refused(callback: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^`callback` must be a function of \(row\) or \(row, run\); to use several"):
-        train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")), callback=callback)
+        train_in(tmp_path / "run", SMALL, callback=callback)
     assert not (tmp_path / "run").exists()
 
 

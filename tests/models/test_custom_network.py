@@ -11,18 +11,14 @@ import pytest
 import torch
 from conftest import planned, sampled
 from helpers import assert_refused
+from public_helpers import SIX_ITERATIONS, train_in
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import build_model, parameter_views
-from shmppo.runs.launch import train
 from shmppo.sampling.actor import TorchActing
 
-BASE = TrainConfig(
-    env="CartPole-v1", network="networks:leaky", num_envs=4, rollout_steps=16, seq_len=5, minibatches=2, epochs=2,
-    grad_shards=2, quiet=True, total_steps=4 * 16 * 4, workers=0,
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, network="networks:leaky", rollout_steps=16, seq_len=5, grad_shards=2)
 PLAIN = dataclasses.replace(BASE, network="networks:Plain", core="none")
 
 
@@ -80,13 +76,11 @@ def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_seq
 
 
 def test_a_network_may_compute_with_numbers_while_it_is_made_and_return_float64(tmp_path: Path) -> None:
-    config = dataclasses.replace(PLAIN, network="networks:Scaled", stop_at_iteration=1)
-    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["exact"]
+    assert train_in(tmp_path / "run", PLAIN, network="networks:Scaled", stop_at_iteration=1)["exact"]
 
 
 def test_a_network_that_mixes_rows_makes_the_run_inexact(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, network="networks:Mixing", core="none", stop_at_iteration=1)
-    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    summary = train_in(tmp_path / "run", BASE, network="networks:Mixing", core="none", stop_at_iteration=1)
     reason = "an environment's actions depend on the other environments of its inference batch"
     assert summary["inexact_reasons"][0] == f"{reason}, on this processor and build of torch or because of --network"
 
@@ -97,38 +91,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"network": "networks:nothing"}, r"--network networks:nothing must return an nn.Module with the attributes f"),
     ({"network": "networks:Modular"}, r"Modular must return .* attributes features and state_size, two integers$"),
     ({"network": "networks:Stateless"}, r"Stateless must return .* attributes features and state_size, two integers$"),
-    (
-        {"network": "networks:Detached", "core": "none"},
-        r"failed in forward: RuntimeError\('element 0 of tensors does not require grad",
-    ),
+    ({"network": "networks:Detached", "core": "none"},
+     r"failed in forward: RuntimeError\('element 0 of tensors does not require grad"),
     ({"network": "networks:Wide"}, r"--network networks:Wide returned features and state of shapes .*4.*; .* be .*5"),
     ({"network": "networks:Normed"}, r"--network networks:Normed has buffers \(norm.num_batches_tracked, norm"),
     ({"network": "networks:double"}, r"--network networks:double has parameters that are not float32"),
     ({"network": "networks:frozen"}, r"networks:frozen has parameters that are not trained \(layer.bias\); make them"),
-    (
-        {"network": "networks:Idle"},
-        r"networks:Idle has parameters that its features do not depend on \(idle\); remove them",
-    ),
+    ({"network": "networks:Idle"},
+     r"networks:Idle has parameters that its features do not depend on \(idle\); remove them"),
     ({"core": "none"}, r"--network networks:leaky has a recurrent state of size 6, but --core none is set; remove"),
-    (
-        {"network": "networks:Plain", "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}},
-        r"could not be made: KeyError\('obs'\) at .*networks.py:\d+; correct it \(shapes has 'obs/camera' \(1, .*\)$",
-    ),
-    (
-        {"network": "networks:Lost", "core": "none"},
-        r"failed in forward: KeyError\('image'\) at .*networks.py:\d+; correct it \(obs has 'obs' \(2, 8, 4\)\)$",
-    ),
+    ({"network": "networks:Plain", "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}},
+     r"could not be made: KeyError\('obs'\) at .*networks.py:\d+; correct it \(shapes has 'obs/camera' \(1, .*\)$"),
+    ({"network": "networks:Lost", "core": "none"},
+     r"failed in forward: KeyError\('image'\) at .*networks.py:\d+; correct it \(obs has 'obs' \(2, 8, 4\)\)$"),
     ({"network": "networks:Dropping", "core": "none"}, r"different features for the same input; remove dropout and"),
-    (
-        {
-            "network": "networks:DroppingPixels",
-            "core": "none",
-            "env": "space_environments:Shaped",
-            "env_kwargs": {"space": "image"},
-        },
-        r"different features for the same input; remove dropout and",
-    ),
-]
+    ({"network": "networks:DroppingPixels", "core": "none", "env": "space_environments:Shaped",
+     "env_kwargs": {"space": "image"}}, r"different features for the same input; remove dropout and"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)

@@ -1,12 +1,11 @@
-"""Encoders: which leaves share one, what they compute, and that acting agrees with learning on mixed observations."""
+"""Encoders: which leaves share one, and what they compute."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
-from helpers import DISTRIBUTION, assert_acting_agrees
+from helpers import DISTRIBUTION
 from space_environments import SPACES
 from torch import Tensor
 
@@ -59,27 +58,6 @@ def test_the_input_of_a_shared_encoder_has_the_values_of_its_leaves_side_by_side
     joined = torch.cat([obs[1], torch.eye(4)[obs[2][:, 0].long()], obs[3], obs[4]], 1)
     (linear,) = shared.network.linears
     torch.testing.assert_close(shared(obs), torch.tanh(linear(joined)))
-
-
-@pytest.mark.parametrize(
-    ("kernel", "fields"),
-    [
-        ("torch", {}),
-        ("native", {"encoder": "mlp", "core": "none"}),
-        ("torch", {"core": "gru"}),
-        ("native", {"core": "gru", "encoder": "mlp"}),
-        ("torch", {"core": "lru", "activation": "relu", "encoder": "mlp"}),
-        ("native", {"core": "lru", "activation": "relu", "encoder": "mlp"}),
-        ("torch", {"core": "gru", "separate_critic": "core"}),
-        ("native", {"core": "lmu", "separate_critic": "core", "encoder": "mlp"}),
-        ("native", {"core": "lstm", "separate_critic": "all", "encoder": "mlp"}),
-    ],
-)
-def test_acting_on_mixed_observations_agrees_with_learning(kernel: str, fields: dict[str, Any]) -> None:
-    model, _ = network(**fields)
-    generator = torch.Generator().manual_seed(1)
-    steps = [[stored(leaf, generator).numpy() for leaf in LEAVES] for _ in range(3)]
-    assert_acting_agrees(kernel, model, steps, torch.zeros(ROWS, model.state_size))
 
 
 def test_the_convolutions_are_those_of_the_papers() -> None:

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from helpers import assert_parts_agree, with_noise
+from helpers import with_noise
 from torch import Tensor, nn
 
 from shmppo.config.train_config import TrainConfig
@@ -107,11 +107,6 @@ def test_outputs_agree_with_a_step_loop_in_float64(layers: int) -> None:
     np.testing.assert_array_equal(after[..., -1], np.full((layers, SEQUENCES), WINDOW))
     wanted = [[np.concatenate(seen[-WINDOW:]) for seen in of_layer] for of_layer in memories]
     np.testing.assert_allclose(after[..., :-1], wanted, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("length", [1, 2, 8])
-def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None:
-    assert_parts_agree(small_core(2), *inputs(2), length)
 
 
 def test_gradients_agree_with_finite_differences() -> None:

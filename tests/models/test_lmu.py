@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import assert_parts_agree, memory_run, with_noise
+from helpers import memory_run, with_noise
+from public_helpers import train_in
 from torch import Tensor
 
 from shmppo.errors import ConfigError
-from shmppo.models.lmu import SIGNALS, DelayMemory, Lmu, _matrix_exp, delay_network, memory_order, memory_size
+from shmppo.models.lmu import SIGNALS, DelayMemory, Lmu, delay_network, memory_order, memory_size
 from shmppo.runs.launch import train
 
 INPUTS, HIDDEN, WINDOW, STEPS, SEQUENCES = 5, 14, 11, 21, 3
@@ -75,11 +76,6 @@ def test_outputs_agree_with_a_step_loop_in_float64(layers: int) -> None:
             torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 2, 8])
-def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None:
-    assert_parts_agree(small_core(2), *inputs(2), length)
-
-
 def test_the_memory_holds_a_slow_signal_of_the_whole_window() -> None:
     """The coefficients of Legendre polynomials reconstruct u(t − δ) for every delay δ up to θ."""
     order, theta = 12, 40
@@ -97,13 +93,6 @@ def test_the_memory_holds_a_slow_signal_of_the_whole_window() -> None:
             values.append(((2 * n + 1) * x * values[n] - n * values[n - 1]) / (n + 1))
         decoded = float(torch.tensor(values, dtype=torch.float64) @ memory)
         assert decoded == pytest.approx(float(signal[199 - delay]), abs=0.1)
-
-
-@pytest.mark.parametrize(("size", "scale"), [(1, 0.0), (3, 0.1), (5, 3.0), (40, 1.0)])
-def test_the_exponential_of_a_matrix(size: int, scale: float) -> None:
-    matrix = np.random.default_rng(size).normal(0, scale, (size, size))
-    expected = torch.linalg.matrix_exp(torch.from_numpy(matrix)).numpy()
-    np.testing.assert_allclose(_matrix_exp(matrix), expected, rtol=1e-11, atol=1e-12 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(("hidden", "window", "order"), [(1, 1, 2), (3, 40, 2), (16, 5, 5), (128, 64, 64), (16, 64, 8)])
@@ -134,7 +123,7 @@ SMALL = memory_run("lmu")
 
 def test_weights_of_another_window_are_refused(tmp_path: Path) -> None:
     """With 8 units there are 4 coefficients for any window, so the shapes are the same."""
-    train(dataclasses.replace(SMALL, workers=0, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", SMALL, workers=0, stop_at_iteration=1)
     config = dataclasses.replace(SMALL, init_from=str(tmp_path / "run"), run_dir=str(tmp_path / "new"), workers=0)
     with pytest.raises(ConfigError, match=r"was trained with --seq-len 9; add this flag$"):
         train(dataclasses.replace(config, seq_len=10))

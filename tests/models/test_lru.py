@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from helpers import assert_parts_agree, with_noise
+from helpers import with_noise
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
@@ -65,12 +65,6 @@ def test_outputs_agree_with_a_step_loop_in_float64(layers: int) -> None:
         expected = reference(copy.deepcopy(core).double(), *(tensor.double() for tensor in (x, *state)))
         for found, wanted in zip(flat(core(x, tuple(state))), expected, strict=True):
             torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("length", [1, 2, 8])
-def test_calls_with_parts_of_a_sequence_agree_with_one_call(length: int) -> None:
-    x, *state = inputs(2)
-    assert_parts_agree(small_core(2), x, tuple(state), length)
 
 
 def test_at_the_start_numbers_decay_over_the_window_and_rotate_by_different_angles() -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_refused
+from public_helpers import run_fixture, train_in
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import build_model
-from shmppo.runs.launch import train
 
 BASE = TrainConfig(
     env="space_environments:Shaped", env_kwargs={"space": "dict"}, separate_critic="all",
@@ -47,11 +47,7 @@ def test_each_network_sees_only_its_parts(core: Any, critic_obs: tuple[str, ...]
         assert (not torch.equal(values, other_values)) == (critic_obs is None or name == "obs/camera"), name
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("privileged") / "run"
-    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
-    return run_dir
+run = run_fixture(BASE)
 
 
 def test_the_policy_needs_only_what_the_actor_sees(run: Path) -> None:
@@ -67,9 +63,8 @@ def test_the_policy_needs_only_what_the_actor_sees(run: Path) -> None:
 
 
 def test_weights_for_other_parts_are_refused(run: Path, tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, init_from=str(run), run_dir=str(tmp_path / "new"), actor_obs=("flags",))
     with pytest.raises(ConfigError, match="was trained with --actor-obs flags inner/2; add this flag"):
-        train(config)
+        train_in(tmp_path / "new", BASE, init_from=str(run), actor_obs=("flags",))
 
 
 REFUSED = {

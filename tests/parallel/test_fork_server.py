@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing import forkserver
 from typing import Any
 
@@ -49,26 +50,26 @@ def fork_and_report(reports: PipeQueue) -> None:
     reports.put((kept, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
 
 
-def test_processes_that_a_worker_forks_keep_its_handler_and_mask_of_sigterm() -> None:
+def report_of(target: Callable[[PipeQueue], None]) -> Any:
+    """What a function reports in a process that the fork server starts."""
     context = start_context()
     reports = PipeQueue(context)
-    process = context.Process(target=fork_and_report, args=(reports,), daemon=True)
+    process = context.Process(target=target, args=(reports,), daemon=True)
     process.start()
-    assert reports.get() == (True, 1)
+    report = reports.get()
     process.join(10)
+    assert process.exitcode == 0
     reports.close()
+    return report
+
+
+def test_processes_that_a_worker_forks_keep_its_handler_and_mask_of_sigterm() -> None:
+    assert report_of(fork_and_report) == (True, 1)
 
 
 def test_a_worker_lets_go_of_the_pipe() -> None:
     """That the fork server then ends is tested with a stopped worker whose learner is killed."""
-    context = start_context()
-    reports = PipeQueue(context)
-    process = context.Process(target=close_and_report, args=(reports,), daemon=True)
-    process.start()
-    assert reports.get() == (True, False, None)
-    process.join(10)
-    assert process.exitcode == 0
-    reports.close()
+    assert report_of(close_and_report) == (True, False, None)
 
 
 def test_signals_to_all_processes_of_a_job_do_not_end_the_fork_server() -> None:
@@ -76,11 +77,7 @@ def test_signals_to_all_processes_of_a_job_do_not_end_the_fork_server() -> None:
     pid = server_pid()
     for number in STOP_SIGNALS:
         os.kill(pid, number)
-    reports = PipeQueue(context)
-    process = context.Process(target=close_and_report, args=(reports,), daemon=True)
-    process.start()
-    assert reports.get()
-    process.join(10)
+    assert report_of(close_and_report)
     for _ in range(10):  # at once, so that some get the signal before they have restored its disposition
         sleeper = context.Process(target=time.sleep, args=(100,), daemon=True)
         sleeper.start()
@@ -88,4 +85,3 @@ def test_signals_to_all_processes_of_a_job_do_not_end_the_fork_server() -> None:
         sleeper.join(50)
         assert sleeper.exitcode == -signal.SIGTERM
     assert server_pid() == pid
-    reports.close()

@@ -72,14 +72,9 @@ class Worker(threading.Thread):
     """Worker 1. It carries commands out by recording them."""
 
     def __init__(
-        self,
-        control: Control,
-        learner: LearnerMailbox,
-        *,
-        spins: bool = True,
-        connected: bool = True,
+        self, control: Control, learner: LearnerMailbox, *, spins: bool = True, connected: bool = True,
         pause: Callable[[], float] = lambda: 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """connected: whether the learner can wake this worker up; pause: seconds that each command takes."""
         super().__init__(daemon=True)
         self.commands, self.reports = ThreadQueue(), ThreadQueue()

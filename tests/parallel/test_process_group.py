@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 from rank_processes import free_port
+from torch.distributed import HashStore
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
-from shmppo.parallel import rendezvous
+from shmppo.parallel import failure_messages, rendezvous
+from shmppo.parallel.failure_messages import FailureMessages
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config
 from shmppo.utils import machine
@@ -93,11 +97,42 @@ def test_a_rank_with_one_core_has_no_workers(monkeypatch: pytest.MonkeyPatch) ->
         assert agree_on_config(Group(), config).workers == workers  # type: ignore[arg-type]
 
 
-def test_ranks_compare_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[np.ndarray] = []
-    group = ProcessGroup(rank=1, size=2)
-    monkeypatch.setattr(group, "gather", lambda own: (rows.append(own), np.stack([rows[0], own]))[1])
-    weights = np.arange(3, dtype=np.float32)
-    assert group.agree([True, False], weights, 1) == [True, False]
-    with pytest.raises(RankError, match="after iteration 2 the weights of rank 1 differ from those of rank 0"):
-        group.agree([True, False], weights + 1e-6, 2)
+@pytest.mark.parametrize("differs", [0.0, 1e-6])
+def test_ranks_compare_their_weights_and_combine_their_flags(differs: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 of three, of which rank 1 stops, and rank 2 may have other weights."""
+    weights, rows = np.arange(3, dtype=np.float32), []
+    for rank, (flags, own) in enumerate([((True, False), weights), ((False, False), weights + np.float32(differs))], 1):
+        group = ProcessGroup(rank, 3)
+        monkeypatch.setattr(group, "gather", lambda row: (rows.append(row), np.array([row] * 3))[1])
+        group.agree(flags, own, 7)
+    group = ProcessGroup(0, 3)
+    monkeypatch.setattr(group, "gather", lambda row: np.stack([row, *rows]))
+    if differs:
+        with pytest.raises(RankError, match="after iteration 7 the weights of rank 2 differ from those of rank 0"):
+            group.agree((False, False), weights, 7)
+    else:
+        assert group.agree((False, False), weights, 7) == [True, False]
+
+
+class StuckStore(HashStore):
+    """A store whose network is down: its first call blocks."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        time.sleep(3)
+
+
+def test_a_store_that_does_not_answer_does_not_block_the_end_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_messages, "GRACE_SECONDS", 0.1)
+    messages = FailureMessages(0, 2, StuckStore(), timeout=1.0)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    messages.report("out of memory")
+    assert "the store at localhost:1 does not answer" in str(messages.diagnose(RuntimeError("x"), 1.0))
+
+
+def test_a_message_reaches_the_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_messages, "GRACE_SECONDS", 10.0)
+    store = HashStore()
+    FailureMessages(1, 2, store, timeout=1.0).report("out of memory")
+    error = FailureMessages(0, 2, store, timeout=1.0).diagnose(RuntimeError("x"), 1.0)
+    assert str(error) == "rank 1 failed: out of memory; resume from the last checkpoint with --resume"

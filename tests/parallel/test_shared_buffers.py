@@ -6,16 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from helpers import COUNTERS as CONFIG
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.parallel.shared_buffers import GROUPS, SharedBuffers, aligned, allocate, declared_arrays, total_bytes
 from shmppo.ppo.layout import run_fields
-
-CONFIG = TrainConfig(
-    env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
-    hidden_size=8, encoder_sizes=(8,), grad_shards=2,
-)  # fmt: skip
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 from environments import Counter
-from public_helpers import exit_code
+from public_helpers import SIX_ITERATIONS, exit_code, run_fixture, train_in
 
 import shmppo.evaluate as command
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.text import number
 from shmppo.policies.evaluation import evaluate
@@ -24,17 +23,10 @@ from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.torch_utils import numeric_modes
 
-SMALL = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=2, quiet=True,
-    total_steps=4 * 32 * 6,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, workers=2)
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    train(dataclasses.replace(SMALL, run_dir=str(path)))
-    return path
+run_dir = run_fixture(SMALL)
 
 
 def gif(path: Path) -> np.ndarray:
@@ -44,8 +36,7 @@ def gif(path: Path) -> np.ndarray:
 def test_arguments_of_the_environment_replace_those_of_the_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(SMALL, env="environments:Counter-v0", env_kwargs={"length": 6}, workers=0)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", SMALL, env="environments:Counter-v0", env_kwargs={"length": 6}, workers=0)
     assert set(evaluate(tmp_path / "run", episodes=2, trust=("environments",)).lengths) == {6}
     words = [tmp_path / "run", "--trust", "environments", "--json", "--env-kwargs", "length=9"]
     assert exit_code(command.main, words) == 0
@@ -96,8 +87,7 @@ class Counted(Counter):
 
 
 def test_an_environment_is_not_stepped_after_its_episode(tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, env="test_evaluation:Counted", workers=0, stop_at_iteration=1)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", SMALL, env="test_evaluation:Counted", workers=0, stop_at_iteration=1)
     Counted.steps = 0
     result = evaluate(tmp_path / "run", episodes=8, trust=("test_evaluation",))
     assert len(set(result.lengths)) > 2

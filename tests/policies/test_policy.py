@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from public_helpers import SIX_ITERATIONS, raises, run_fixture, train_in
 
 from shmppo import load_policy
 from shmppo.config.train_config import TrainConfig
@@ -24,10 +25,7 @@ from shmppo.policies.policy import Policy, input_names, load_trained
 from shmppo.runs.launch import train
 from shmppo.tools.export import export
 
-SMALL = TrainConfig(
-    env="space_environments:Shaped", num_envs=4, rollout_steps=16, minibatches=2, hidden_size=8, encoder_sizes=(8,),
-    workers=0, quiet=True, total_steps=4 * 16 * 2,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, env="space_environments:Shaped", rollout_steps=16, total_steps=4 * 16 * 2)
 CASES: dict[str, dict[str, Any]] = {
     "vector": {"env": "Pendulum-v1", "hide_obs": (2,), "core": "gru", "num_layers": 2},
     "dict": {"env_kwargs": {"space": "dict"}, "prev_action": True},
@@ -39,7 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=CASES)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("policy") / request.param
-    train(dataclasses.replace(SMALL, run_dir=str(run_dir), **CASES[request.param]))
+    train_in(run_dir, SMALL, **CASES[request.param])
     return run_dir
 
 
@@ -89,8 +87,7 @@ def test_a_batch_gives_the_same_as_one_policy_for_each_observation(run: Path) ->
 def test_a_policy_says_where_its_images_have_their_channels(
     space: str, wrapped: bool, channels: dict[str, str], tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(SMALL, env_kwargs={"space": space}, encoder="mlp", prev_action=wrapped)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", SMALL, env_kwargs={"space": space}, encoder="mlp", prev_action=wrapped)
     assert load_policy(tmp_path / "run").image_channels == channels
     names = load_trained(tmp_path / "run").input_names
     assert ("prev_action" in names) == wrapped
@@ -107,7 +104,7 @@ def test_the_observation_of_an_agent_has_the_same_name_with_all_flags(flags: tup
 
 
 def test_a_mask_that_allows_no_action_is_refused(tmp_path: Path) -> None:
-    train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), **CASES["masks"]))
+    train_in(tmp_path / "run", SMALL, **CASES["masks"])
     policy = load_policy(tmp_path / "run")
     observation = make_environment(policy.config).reset(seed=0)[0]
     observation["action_mask"] = np.zeros(7, np.uint8)
@@ -117,7 +114,7 @@ def test_a_mask_that_allows_no_action_is_refused(tmp_path: Path) -> None:
 
 
 def test_hidden_numbers_of_an_observation_are_not_seen(tmp_path: Path) -> None:
-    train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), **CASES["vector"]))
+    train_in(tmp_path / "run", SMALL, **CASES["vector"])
     policy = load_policy(tmp_path / "run")
     still, moving = (policy.act(np.array([0.6, 0.8, velocity])) for velocity in (0.0, 8.0))
     np.testing.assert_array_equal(np.concatenate(still), np.concatenate(moving))
@@ -186,7 +183,7 @@ def test_a_policy_knows_its_spaces_without_an_environment(robot: TrainConfig, tm
     policy.act({"goal": np.zeros(1), "place": np.zeros(1)})
     with pytest.warns(UserWarning, match=wrapped):
         export(tmp_path / "run", format="torchscript")
-    train(dataclasses.replace(robot, init_from=str(tmp_path / "run"), run_dir=str(tmp_path / "other")))
+    train_in(tmp_path / "other", robot, init_from=str(tmp_path / "run"))
     assert (tmp_path / "connected").exists(), "only the new run makes one"
 
 
@@ -237,3 +234,41 @@ def test_threads_that_share_a_policy_get_the_actions_of_one_thread(run: Path) ->
 
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(wrong, range(8))) == 0
+
+
+PENDULUM = dataclasses.replace(SMALL, env="Pendulum-v1", hidden_size=8)
+
+
+pendulum = run_fixture(PENDULUM)
+"""A run whose policy observes [3], without limits."""
+
+
+INPUTS: dict[str, tuple[Any, Any, str]] = {
+    "short": (np.zeros(2), None, r"obs has shape \(2,\), but its space has shape \(3,\)"),
+    "batch of other numbers": (np.zeros((4, 2)), None, r"obs has shape \(4, 2\), but its space has shape \(4, 3\)"),
+    "batch with one state": (np.zeros((4, 3)), np.zeros(16), r"\(16,\), not \(4, 16\); .* initial_state\(4\)"),
+    "two batch axes": (np.zeros((1, 1, 3)), None, r"obs has shape \(1, 1, 3\), but its space has shape \(3,\)"),
+    "state of another shape": (np.zeros(3), np.zeros(5), r"state has shape \(5,\), not \(16,\); give what"),
+    "list": ([{"a": 1.0}, {"a": 2.0}], None, "obs is a list; pass one dict of arrays that have n as the first axis"),
+    "NaN": (np.full(3, np.nan), None, "obs or state is not finite"),
+    "infinite state": (np.zeros(3), np.full(16, np.inf), "obs or state is not finite"),
+    "text as state": (np.zeros(3), np.array(["a"] * 16), r"state has type .*; give what act or initial_state has"),
+} | {
+    str(bad): (np.array(bad), None, r"obs has type .*, but it must contain real numbers")
+    for bad in (["a", "b", "c"], [1j, 0, 0], ["0.5", "0", "0"], [None, 0, 0], [b"1", b"0", b"0"])
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_a_policy_refuses_what_is_no_observation_or_state(case: str, pendulum: Path) -> None:
+    obs, state, message = INPUTS[case]
+    policy = load_policy(pendulum)
+    with raises("ValueError", message):
+        policy.act(obs, state)
+
+
+def test_a_policy_accepts_no_state_at_the_start_of_an_episode(pendulum: Path) -> None:
+    policy, obs = load_policy(pendulum), np.array([1.0, 0.0, 0.5])
+    action, state = policy.act(obs)
+    again, state_again = policy.act(obs, policy.initial_state())
+    np.testing.assert_array_equal([*action, *state], [*again, *state_again])

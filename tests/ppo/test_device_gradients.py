@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import planned, published, sampled
+from public_helpers import SIX_ITERATIONS
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -20,10 +21,7 @@ from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.torch_gradients import GradientInputs
 from shmppo.runs.launch import train
 
-BASE = TrainConfig(
-    num_envs=4, rollout_steps=32, seq_len=8, minibatches=2, epochs=2, hidden_size=16, workers=0, total_steps=4 * 32 * 4,
-    quiet=True, kernel="torch",
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, kernel="torch")
 PENDULUM = dataclasses.replace(BASE, env="Pendulum-v1", squash_actions=True, entropy_coef=0.01, objective="penalty")
 
 

@@ -16,7 +16,7 @@ def column(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32).reshape(-1, 1)
 
 
-def begins(*values: int) -> np.ndarray:
+def flags(*values: int) -> np.ndarray:
     return column(*values).astype(bool)
 
 
@@ -27,11 +27,8 @@ def test_gae_by_hand_with_a_terminated_and_a_truncated_step() -> None:
         rewards=column(1, 2, 3, 4, 5),
         values=column(1, 2, 4, 2, 6),
         bootstraps=column(99, 99, 99, 8, 10),  # 99: must not be read
-        terminated=column(0, 1, 0, 0, 0).astype(bool),
-        truncated=column(0, 0, 0, 1, 0).astype(bool),
-        gamma=0.5,
-        gae_lambda=0.5,
-    )
+        terminated=flags(0, 1, 0, 0, 0), truncated=flags(0, 0, 0, 1, 0), gamma=0.5, gae_lambda=0.5,
+    )  # fmt: skip
     # t=4: δ = 5 + .5·10 − 6 = 4
     # t=3: δ = 4 + .5·8 − 2 = 6, the episode ends
     # t=2: δ = 3 + .5·2 − 4 = 0, A = 0 + .25·6 = 1.5
@@ -42,14 +39,9 @@ def test_gae_by_hand_with_a_terminated_and_a_truncated_step() -> None:
 
 def test_a_step_both_terminated_and_truncated_counts_as_terminated() -> None:
     advantages = generalized_advantages(
-        rewards=column(1),
-        values=column(3),
-        bootstraps=column(100),
-        terminated=column(1).astype(bool),
-        truncated=column(1).astype(bool),
-        gamma=0.9,
+        rewards=column(1), values=column(3), bootstraps=column(100), terminated=flags(1), truncated=flags(1), gamma=0.9,
         gae_lambda=0.9,
-    )
+    )  # fmt: skip
     np.testing.assert_allclose(advantages, column(-2))
 
 
@@ -79,7 +71,7 @@ def test_discounted_returns_do_not_depend_on_where_rollouts_are_cut(cut: int) ->
 
 
 def test_discounted_return_starts_again_with_an_episode() -> None:
-    returns = discounted_returns(column(1, 1, 1), begins(0, 0, 1), np.array([4.0]), 0.5)
+    returns = discounted_returns(column(1, 1, 1), flags(0, 0, 1), np.array([4.0]), 0.5)
     np.testing.assert_array_equal(returns, column(3, 2.5, 1))
 
 
@@ -91,35 +83,23 @@ def normalized(normalizer: RewardNormalizer, rewards: np.ndarray, first: np.ndar
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_returns_so_far() -> None:
     normalizer = RewardNormalizer(1, 0.5)
-    scaled = normalized(normalizer, column(1, 1, 1), begins(1, 0, 1))
+    scaled = normalized(normalizer, column(1, 1, 1), flags(1, 0, 1))
     returns = [1.0, 1.5, 1.0]
     assert scaled[:, 0] == pytest.approx(np.ones(3) / np.std(returns), rel=1e-6)
-    normalized(normalizer, column(4), begins(0))  # 4 + 0.5 · 1
-    scaled = normalized(normalizer, column(2), begins(1))
+    normalized(normalizer, column(4), flags(0))  # 4 + 0.5 · 1
+    scaled = normalized(normalizer, column(2), flags(1))
     assert scaled[0, 0] == pytest.approx(2 / np.std([*returns, 4.5, 2.0]), rel=1e-6)
     normalizer.moments.count = 1e12  # the next rewards hardly change the deviation
     for reward, clipped in ((1e6, 10.0), (-1e6, -10.0)):
-        assert normalized(normalizer, column(reward), begins(0)).item() == clipped
-
-
-def test_steps_without_an_outcome_do_not_count_in_the_deviation() -> None:
-    """Episodes of one step, and after each of them a step that only resets the environment."""
-    rewards = np.random.default_rng(3).normal(5, 1, (200, 2))
-    alone, between = RewardNormalizer(2, 0.9), RewardNormalizer(2, 0.9)
-    normalized(alone, rewards, np.ones((200, 2), bool))
-    spread = np.repeat(rewards, 2, axis=0)
-    counted = np.zeros(spread.shape, bool)
-    counted[::2], spread[1::2] = True, 0
-    between.normalize(spread, np.ones(spread.shape, bool), np.full(2, 400), counted, SINGLE_PROCESS)
-    np.testing.assert_array_equal(between.moments.std, alone.moments.std)
+        assert normalized(normalizer, column(reward), flags(0)).item() == clipped
 
 
 def test_a_return_does_not_reach_into_an_episode_that_begins_after_idle_steps() -> None:
     """An agent is idle for a whole rollout, in which its episode ends. Its next action begins another episode."""
     normalizer = RewardNormalizer(1, 0.5)
-    normalized(normalizer, column(8), begins(1))
-    normalizer.normalize(column(9), begins(0), np.array([0]), np.zeros((1, 1), bool), SINGLE_PROCESS)
-    normalized(normalizer, column(2), begins(1))
+    normalized(normalizer, column(8), flags(1))
+    normalizer.normalize(column(9), flags(0), np.array([0]), np.zeros((1, 1), bool), SINGLE_PROCESS)
+    normalized(normalizer, column(2), flags(1))
     assert normalizer.discounted_return.tolist() == [2.0]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import planned, published, sampled
-from public_helpers import csv_rows
+from public_helpers import csv_rows, train_in
+from test_gradients import CONFIG
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -19,11 +20,6 @@ from shmppo.lockstep.pool import Command, ComputeGradients, StepOptimizer
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.runs.launch import train
 from shmppo.utils.phase_timer import PHASES
-
-CONFIG = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
-    encoder_sizes=(16,), grad_shards=2, entropy_coef=0.01, normalize_reward=False,
-)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -85,11 +81,10 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(e
 
 
 def test_a_target_kl_ends_the_update_before_the_next_step(tmp_path: Path) -> None:
-    base = dataclasses.replace(CONFIG, quiet=True, learning_rate=0.02, total_steps=192 * 3, epochs=6)
     steps = {}
     for kl in (None, 0.01):
         run_dir = tmp_path / str(kl)
-        train(dataclasses.replace(base, target_kl=kl, run_dir=str(run_dir)))
+        train_in(run_dir, CONFIG, quiet=True, learning_rate=0.02, total_steps=192 * 3, epochs=6, target_kl=kl)
         steps[kl] = [float(row["optimizer_steps"]) for row in csv_rows(run_dir / "metrics.csv")]
     assert steps[None] == [18.0] * 3
     assert all(1 <= s < 18 for s in steps[0.01])
@@ -187,3 +182,27 @@ def test_the_log_standard_deviation_stays_above_its_minimum_and_can_rise_from_it
         learner._limit_log_std()
         seen.append(float(log_std.detach()))
     assert seen == pytest.approx([-0.01, 0.09])
+
+
+CHEETAH = TrainConfig(
+    env="HalfCheetah-v5", num_envs=6, rollout_steps=24, seq_len=8, minibatches=2, epochs=2, hidden_size=16,
+    encoder_sizes=(16,), grad_shards=3, workers=0, quiet=True, total_steps=6 * 24 * 8,
+)  # fmt: skip
+
+
+def column(run_dir: Path, name: str) -> list[float]:
+    return [float(row[name]) for row in csv_rows(run_dir / "metrics.csv")]
+
+
+def test_penalty_and_learning_rate_adapt_to_the_kl_of_the_last_epoch(tmp_path: Path) -> None:
+    train_in(tmp_path / "run", CHEETAH, objective="penalty", lr_schedule="kl-adaptive")
+    kl, beta, rate = (
+        column(tmp_path / "run", name) for name in ("approx_kl_last_epoch", "penalty_coef", "learning_rate")
+    )
+    assert (beta[0], rate[0]) == (1.0, 1e-3)
+    for i in range(7):
+        factor = 0.5 if kl[i] < 0.01 / 1.5 else 2.0 if kl[i] > 0.015 else 1.0
+        assert beta[i + 1] == pytest.approx(beta[i] * factor)
+        factor = 1.5 if kl[i] < 0.005 else 1 / 1.5 if kl[i] > 0.02 else 1.0
+        assert rate[i + 1] == pytest.approx(min(rate[i] * factor, 1e-2))
+    assert len(set(beta)) > 2, "nothing adapted"

@@ -7,18 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 from conftest import planned, sampled
+from test_gradients import CONFIG
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ShmppoError
 from shmppo.ppo.gradients import pack_steps
 from shmppo.ppo.loss import Loss
 from shmppo.ppo.minibatches import assign_shards, cut_sequences, equal_cuts, shuffle_sequences
 from shmppo.utils.rng import MINIBATCHES, keyed_generator
-
-CONFIG = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
-    encoder_sizes=(16,), grad_shards=2, entropy_coef=0.01, normalize_reward=False,
-)  # fmt: skip
 
 
 def first_steps(T: int, *columns: list[int]) -> np.ndarray:

@@ -11,17 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers import clone_of_recording
-from public_helpers import checking, wait_for_the_check, worker_processes
+from public_helpers import SIX_ITERATIONS, checking, train_in, wait_for_the_check, worker_processes
 
-from shmppo import TrainConfig, resume, train
+from shmppo import resume, train
 from shmppo.envs.determinism_check import CheckProcesses
 from shmppo.envs.inspection import inspect_task
 
 pytestmark = pytest.mark.usefixtures("background_check")
-SMALL = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8, workers=0,
-    total_steps=4 * 64, quiet=True,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, rollout_steps=16, total_steps=4 * 64)
 
 
 def log_of(run_dir: Path) -> str:
@@ -29,7 +26,7 @@ def log_of(run_dir: Path) -> str:
 
 
 def test_a_run_that_ends_before_the_check_says_so_in_its_log(tmp_path: Path) -> None:
-    summary = train(dataclasses.replace(SMALL, check_determinism=10**8, run_dir=str(tmp_path / "run")))
+    summary = train_in(tmp_path / "run", SMALL, check_determinism=10**8)
     assert (summary["exact"], summary["environment_check"]) == (None, "not finished")
     assert "not checked for reproducibility: the run ended before the check" in log_of(tmp_path / "run")
     assert not checking()
@@ -45,7 +42,7 @@ def test_a_check_that_has_passed_counts_after_a_resume(tmp_path: Path) -> None:
 
 def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> None:
     config = clone_of_recording(SMALL, tmp_path / "a.npz")
-    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    summary = train_in(tmp_path / "run", config)
     assert (summary["exact"], summary["environment_check"]) == (True, "none")
 
 
@@ -54,8 +51,7 @@ def test_the_check_does_not_change_the_weights(tmp_path: Path) -> None:
     hashes = set()
     for steps in (0, 10, 200):
         run_dir = tmp_path / str(steps)
-        config = dataclasses.replace(SMALL, check_determinism=steps, run_dir=str(run_dir))
-        summary = train(config, callback=wait_for_the_check)
+        summary = train_in(run_dir, SMALL, check_determinism=steps, callback=wait_for_the_check)
         assert summary["exact"]
         assert summary["environment_check"] == ("passed" if steps else "none")
         hashes.add(summary["weights_sha256"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from public_helpers import train_in
 
 from shmppo.config.train_config import TrainConfig, load_config
 from shmppo.errors import ConfigError
@@ -48,8 +49,7 @@ def test_torch_computes_small_shards_only_with_convolutions(
 
 def test_a_run_of_an_older_version_keeps_its_shards(tmp_path: Path) -> None:
     """Checkpoints of older versions do not say that the network has convolutions."""
-    config = dataclasses.replace(BASE, **IMAGES, grad_shards=1, run_dir=str(tmp_path / "run"))
-    train(config)
+    train_in(tmp_path / "run", BASE, **IMAGES, grad_shards=1)
     path = tmp_path / "run" / "checkpoint.pt"
     state = load_checkpoint(path)
     fields = {**json.loads(state["config"]), "grad_shards": None}

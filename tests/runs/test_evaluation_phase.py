@@ -14,26 +14,22 @@ import pytest
 import rank_processes
 from conftest import worker_processes
 from gymnasium.envs.classic_control import CartPoleEnv
-from public_helpers import evaluation_rows
+from public_helpers import SIX_ITERATIONS, evaluation_rows, train_in
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
-from shmppo.runs.launch import resume, train
+from shmppo.runs.launch import resume
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.phase_timer import PHASES
 
-SMALL = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0, quiet=True,
-    total_steps=4 * 32 * 5, eval_every=2, eval_episodes=7, check_determinism=0,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, total_steps=4 * 32 * 5, eval_every=2, eval_episodes=7, check_determinism=0)
 
 
 def trained(directory: Path, **changes: Any) -> tuple[str, list[dict[str, float]]]:
     """Train SMALL with some changes. Return the hash of the weights and the rows of eval.csv."""
-    summary = train(dataclasses.replace(SMALL, run_dir=str(directory), **changes))
+    summary = train_in(directory, SMALL, **changes)
     return summary["weights_sha256"], evaluation_rows(directory)
 
 
@@ -45,7 +41,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list
 
 
 def test_an_evaluation_does_not_change_the_weights(reference: Any, tmp_path: Path) -> None:
-    summary = train(dataclasses.replace(SMALL, eval_every=None, run_dir=str(tmp_path / "run")))
+    summary = train_in(tmp_path / "run", SMALL, eval_every=None)
     assert summary["weights_sha256"] == reference[1]
     assert not (tmp_path / "run" / "eval.csv").exists()
 
@@ -112,8 +108,7 @@ def test_a_run_that_gets_a_signal_has_a_last_evaluation_only_if_it_has_finished(
         if row["iteration"] == at:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    config = dataclasses.replace(SMALL, eval_every=9, run_dir=str(tmp_path / "run"))
-    summary = train(config, callback=callback)
+    summary = train_in(tmp_path / "run", SMALL, eval_every=9, callback=callback)
     assert (summary["stop_reason"], summary.interrupted) == ("finished" if evaluated else "signal", True)
     assert [row["iteration"] for row in evaluation_rows(tmp_path / "run")] == evaluated
 
@@ -138,12 +133,8 @@ def test_an_environment_that_raises_ends_the_run_with_its_episode(workers: int, 
 
 
 def test_failed_episodes_do_not_count_with_skip_bad_episodes(tmp_path: Path) -> None:
-    faulty = {
-        "env": "faulty_environments:FaultyInEvaluation",
-        "eval_env_kwargs": {"fails": True},
-        "skip_bad_episodes": True,
-    }
-    _, rows = trained(tmp_path / "run", **faulty)
+    faulty = {"env": "faulty_environments:FaultyInEvaluation", "eval_env_kwargs": {"fails": True}}
+    _, rows = trained(tmp_path / "run", **faulty, skip_bad_episodes=True)
     assert [row["eval/episodes"] for row in rows] == [0, 0, 0]
     assert all(np.isnan(row["eval/return"]) for row in rows)
 
@@ -173,8 +164,7 @@ def test_arguments_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) ->
 
 def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: Path) -> None:
     seen: list[dict[str, float]] = []
-    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
-    train(config, callback=lambda row: seen.append(row))
+    train_in(tmp_path / "run", SMALL, callback=lambda row: seen.append(row))
     evaluated = [row for row in seen if "eval/return" in row]
     assert [row["iteration"] for row in evaluated] == [2, 4]
     assert evaluated[0].keys() == (GLOSSARY.keys() | EVALUATION_GLOSSARY.keys()) - {"weights_hash"}

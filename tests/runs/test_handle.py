@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from public_helpers import SIX_ITERATIONS, train_in
 
 from shmppo import load_policy
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.policies.evaluation import evaluate
@@ -18,9 +18,7 @@ from shmppo.runs.handle import RunHandle
 from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 
-CONFIG = TrainConfig(
-    num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=2, quiet=True, total_steps=4 * 32 * 6,
-)  # fmt: skip
+CONFIG = dataclasses.replace(SIX_ITERATIONS, workers=2)
 
 
 def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path) -> None:
@@ -35,7 +33,7 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
             run.stop("good enough")
 
     run_dir = tmp_path / "run"
-    summary = train(dataclasses.replace(CONFIG, run_dir=str(run_dir)), callback=callback)
+    summary = train_in(run_dir, CONFIG, callback=callback)
     assert (summary["iterations"], summary["stop_reason"]) == (4, "good enough")
     file = run_dir / "checkpoint-second.pt"
     assert load_selected_checkpoint(run_dir, file)["iteration"] == seen["policy"].iteration == 2
@@ -53,7 +51,7 @@ def test_a_callback_acts_on_its_run_without_changing_the_weights(tmp_path: Path)
     seeded = load_policy(run_dir, checkpoint=file, seed=7).act(many, None, deterministic=False)[0]
     assert np.array_equal(seen["seeded"].act(many, None, deterministic=False)[0], seeded)
     assert not np.array_equal(seen["policy"].act(many, None, deterministic=False)[0], seeded)
-    whole = train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "whole")))
+    whole = train_in(tmp_path / "whole", CONFIG)
     assert resume(run_dir)["weights_sha256"] == whole["weights_sha256"]
 
 
@@ -87,4 +85,4 @@ def test_a_checkpoint_name_that_cannot_be_used_is_refused(name: str, tmp_path: P
         run.save(name)
 
     with pytest.raises(ConfigError, match=r"run\.save got the name .* but not best, 1, or iteration-…\n"):
-        train(dataclasses.replace(CONFIG, workers=0, run_dir=str(tmp_path / "run")), callback=callback)
+        train_in(tmp_path / "run", CONFIG, workers=0, callback=callback)

@@ -12,37 +12,29 @@ import pytest
 import torch
 from conftest import summary_of
 from helpers import parse_config
-from public_helpers import csv_rows
+from public_helpers import SIX_ITERATIONS, csv_rows, run_fixture, train_in
 from rank_processes import directories, finish, start
 
 from shmppo import resume, train
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.storage.checkpoint import kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint
 
-BASE = TrainConfig(
-    env="Pendulum-v1", hide_obs=(2,), num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16,
-    encoder_sizes=(16,), workers=0, quiet=True, total_steps=4 * 32 * 4, seq_len=8,
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, env="Pendulum-v1", hide_obs=(2,), total_steps=4 * 32 * 4)
 NEW = dataclasses.replace(BASE, seed=2, learning_rate=3e-4, total_steps=4 * 32 * 2, checkpoint_every=1)
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run whose weights the others start from."""
-    run_dir = tmp_path_factory.mktemp("source") / "run"
-    train(dataclasses.replace(BASE, keep_every=2, run_dir=str(run_dir)))
-    return run_dir
+source = run_fixture(BASE, keep_every=2)
+"""The run whose weights the others start from."""
 
 
 def test_the_new_run_has_the_weights_and_normalizers_and_starts_anew(source: Path, tmp_path: Path) -> None:
     runs = {}
     for workers in (0, 2):
         config = dataclasses.replace(NEW, init_from=str(source), workers=workers, stop_at_iteration=1)
-        runs[workers] = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))
-    plain = train(dataclasses.replace(NEW, run_dir=str(tmp_path / "plain")))
+        runs[workers] = train_in(tmp_path / str(workers), config)
+    plain = train_in(tmp_path / "plain", NEW)
     assert runs[0]["weights_sha256"] == runs[2]["weights_sha256"] != plain["weights_sha256"]
     assert runs[0]["exact"]
     old, new = load_selected_checkpoint(source), load_selected_checkpoint(tmp_path / "0", 0)
@@ -61,8 +53,8 @@ def test_the_new_run_has_the_weights_and_normalizers_and_starts_anew(source: Pat
 def test_a_resumed_run_does_not_need_the_source(source: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(source, tmp_path / "source"))
     config = dataclasses.replace(NEW, init_from=str(copy))
-    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
-    train(dataclasses.replace(config, stop_at_iteration=1, run_dir=str(tmp_path / "run")))
+    whole = train_in(tmp_path / "whole", config)
+    train_in(tmp_path / "run", config, stop_at_iteration=1)
     shutil.rmtree(copy)
     rest = resume(tmp_path / "run")
     assert rest["weights_sha256"] == whole["weights_sha256"]
@@ -92,17 +84,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_shapes_are_refused_with_the_flags_to_use(case: str, source: Path, tmp_path: Path) -> None:
     changes, message = REFUSED[case]
-    config = dataclasses.replace(NEW, init_from=str(source), run_dir=str(tmp_path / "run"), **changes)
     with pytest.raises(ConfigError, match=f"^--init-from {source}.*{message}"):
-        train(config)
+        train_in(tmp_path / "run", NEW, init_from=str(source), **changes)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_minimum_of_the_standard_deviation_holds_from_the_first_rollout(tmp_path: Path) -> None:
-    narrow = dataclasses.replace(NEW, log_std_init=-2.0, stop_at_iteration=1, run_dir=str(tmp_path / "narrow"))
-    train(narrow)
-    config = dataclasses.replace(NEW, init_from=str(tmp_path / "narrow"), log_std_min=-1.0, learning_rate=1e-6)
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "narrow", NEW, log_std_init=-2.0, stop_at_iteration=1)
+    train_in(tmp_path / "run", NEW, init_from=str(tmp_path / "narrow"), log_std_min=-1.0, learning_rate=1e-6)
     assert float(csv_rows(tmp_path / "run" / "metrics.csv")[0]["approx_kl"]) < 1e-6
 
 

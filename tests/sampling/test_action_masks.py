@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import collected, memory_digest
+from helpers import collected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Leaky
+from public_helpers import train_in
 from space_environments import Masked
 
 from shmppo import load_policy
@@ -23,7 +24,6 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.wrappers import ActionMaskWrapper
 from shmppo.errors import ConfigError, EnvError
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.launch import train
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import mask_logits
 
@@ -68,27 +68,17 @@ def test_a_forbidden_logit_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_division_of_the_environments_gives_the_same_bytes(kind: str) -> None:
-    divisions = [((0, 5),), ((0, 2), (2, 5)), tuple((n, n + 1) for n in range(5))]
-    config = dataclasses.replace(BASE, env_kwargs=KINDS[kind])
-    runs = [collected(config, *division) for division in divisions]
-    assert len({memory_digest(buffers) for buffers in runs}) == 1
-    mask, actions = runs[0].arrays["rollout.obs/action_mask"], runs[0].rollout.actions
-    begins = np.cumsum([0, *sizes_of(kind)[:-1]])
-    chosen = np.take_along_axis(mask, actions.astype(np.int64) + begins, axis=-1)
-    assert chosen.all()
+def test_a_rollout_contains_the_masks_and_only_actions_that_they_allow(kind: str) -> None:
+    buffers = collected(dataclasses.replace(BASE, env_kwargs=KINDS[kind]), (0, 2), (2, 5))
+    mask, actions = buffers.arrays["rollout.obs/action_mask"], buffers.rollout.actions
+    begins = np.cumsum([0, *KINDS[kind].get("sizes", [4])[:-1]])
+    assert np.take_along_axis(mask, actions.astype(np.int64) + begins, axis=-1).all()
     assert 0.4 < mask.mean() < 0.9
-
-
-def sizes_of(kind: str) -> list[int]:
-    sizes: list[int] = KINDS[kind].get("sizes", [4])
-    return sizes
 
 
 def test_a_policy_learns_good_allowed_actions_and_evaluation_and_policy_use_the_mask(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    config = dataclasses.replace(BASE, env_kwargs=MULTI, learning_rate=0.02, total_steps=100 * 40)
-    train(dataclasses.replace(config, run_dir=str(run_dir)))
+    train_in(run_dir, BASE, env_kwargs=MULTI, learning_rate=0.02, total_steps=100 * 40)
     assert np.mean(evaluate(run_dir, episodes=5).returns) > 16  # of 18; at random about 10
     policy = load_policy(run_dir)
     env = ActionMaskWrapper(Masked(**MULTI), "a test")
@@ -110,9 +100,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("how", FAULTS)
 def test_the_error_for_an_invalid_mask_names_the_environment_and_the_step(how: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env_kwargs=MULTI | {"mask": how}, run_dir=str(tmp_path / "run"))
     with pytest.raises(EnvError, match=FAULTS[how] + r".*\(episode 0, after 2 steps\)"):
-        train(config)
+        train_in(tmp_path / "run", BASE, env_kwargs=MULTI | {"mask": how})
 
 
 def test_an_environment_without_masks_is_refused_before_the_run() -> None:

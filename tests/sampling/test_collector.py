@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import published
+from helpers import COUNTERS as CONFIG
 from helpers import make_collectors, memory_digest
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.errors import EnvError
 from shmppo.ppo.minibatches import cut_sequences
 from shmppo.sampling.collector import Collector, EpisodeInProgress, SequenceStarts
 from shmppo.utils.phase_timer import PhaseTimer
 from shmppo.utils.rng import episode_seed
-
-CONFIG = TrainConfig(
-    env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
-    hidden_size=8, encoder_sizes=(8,), grad_shards=2,
-)  # fmt: skip
 
 
 def test_the_steps_of_each_environment_are_in_its_column() -> None:

@@ -8,7 +8,7 @@ from helpers import CORES, small_network
 from shmppo.sampling.row_independence import is_row_independent
 
 
-@pytest.mark.parametrize("rows", [8, 16, 32])
+@pytest.mark.parametrize("rows", [1, 5, 8, 13, 16, 32])
 @pytest.mark.parametrize(("core", "layers"), CORES)
 def test_a_row_does_not_depend_on_the_other_rows(core: str, layers: int, rows: int) -> None:
     assert is_row_independent(small_network(core, layers)[1], rows)

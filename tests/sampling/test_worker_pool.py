@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,16 @@ import pytest
 import torch
 from conftest import planned, sampled
 from environments import Counter
+from helpers import COUNTERS as CONFIG
 from helpers import fields_written_in, phase_digests, running_pool
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import EnvError, WorkerError
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients, Evaluate, ReduceGradients, StepOptimizer
+from shmppo.lockstep.worker_processes import StallDetector
 from shmppo.runs.launch import train
 from shmppo.utils.phase_timer import PHASES
-
-CONFIG = TrainConfig(
-    env="environments:Counter-v0", num_envs=5, rollout_steps=20, seq_len=4, minibatches=2, epochs=2, workers=2,
-    hidden_size=8, encoder_sizes=(8,), grad_shards=2,
-)  # fmt: skip
+from shmppo.utils.torch_utils import numeric_modes
 
 
 def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Path) -> None:
@@ -146,4 +145,16 @@ def test_each_command_begins_with_one_thread_and_the_full_precision_of_torch(
         rollout_steps=1, seq_len=1, minibatches=1, epochs=1, hidden_size=8, workers=workers, quiet=True,
         total_steps=5, check_determinism=0, run_dir=str(tmp_path / "run"),
     )  # fmt: skip
-    assert train(config)["info"] == {"info/threads": 1, "info/full": 1}
+    with numeric_modes(3):
+        assert train(config)["info"] == {"info/threads": 1, "info/full": 1}
+        assert torch.get_num_threads() == 3
+
+
+def test_a_worker_is_not_stalled_because_the_learner_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, progress = SimpleNamespace(now=0.0), np.zeros((2, 2), np.int64)
+    monkeypatch.setattr("shmppo.lockstep.worker_processes.time", SimpleNamespace(monotonic=lambda: clock.now))
+    detector, seen = StallDetector(progress, timeout=4.0, interval=1.0), []
+    for clock.now in (1000.0, 1001.0, 1002.0, 1003.0, 1004.0):
+        progress[1, 0] += 1
+        seen.append(detector.look([0, 1]))
+    assert seen == [([], [])] * 3 + [([0], []), ([], [0])]

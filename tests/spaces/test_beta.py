@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from helpers import torch_distribution
+from public_helpers import python
 
 from shmppo.errors import ConfigError
 from shmppo.spaces import special_functions
@@ -163,6 +163,6 @@ def test_vector_instructions_of_numpy_change_no_bit() -> None:
     found = set()
     for disabled in ("", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"):
         environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": disabled, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", DIGEST]
-        found.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+        found.add(python("-c", DIGEST, env=environment).stdout)
     assert len(found) == 1
+    assert len(found.pop().split()) == 12

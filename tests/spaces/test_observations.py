@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from helpers import assert_acting_agrees, make_collectors
-from public_helpers import SIX_ITERATIONS
+from public_helpers import SIX_ITERATIONS, train_in
 from space_environments import SPACES, Shaped
 
 from shmppo.config.train_config import TrainConfig
@@ -171,13 +171,9 @@ def test_a_continuous_previous_action_is_the_clipped_one_that_the_environment_go
 
 
 ENCODERS = [
-    ("mlp", "matrix"),
-    ("mlp", "stacked"),
-    ("nature", "image"),
-    ("a3c", "image"),
-    ("impala", "image"),
+    ("mlp", "matrix"), ("mlp", "stacked"), ("mlp", "dict"), ("nature", "image"), ("a3c", "image"), ("impala", "image"),
     ("auto", "dict"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
@@ -268,27 +264,9 @@ def test_an_observation_outside_its_space_ends_the_run(space: str, value: Any, m
         one.collect(0, PhaseTimer())
 
 
-def test_an_error_names_the_part_of_the_observation() -> None:
-    camera, *_, last = observation_spec(SPACES["dict"], "here").leaves
-    with pytest.raises(ObservationError) as raised:
-        camera.to_storage(np.zeros((36, 36)))
-    assert str(raised.value) == "part 'camera' of obs has type float64, but its space has type uint8"
-    with pytest.raises(ObservationError, match=r"^part 'inner/2/x' of obs has shape"):
-        last.to_storage(np.zeros(3))
-    with pytest.raises(ObservationError, match=r"^obs has no part 'inner/2/x'$"):
-        last.extract({"inner": (1, 2)})
-
-
-@pytest.mark.parametrize(
-    ("leaf", "value", "message"),
-    [
-        (Leaf((), "mask", (3,), (3,), "uint8"), np.array([0, 1, 2]), "obs is outside its space, .* 0 and 1"),
-        (Leaf((), "codes", (1,), (), "int32", (0,), (3,)), 1.5, "obs has type float64, but it must contain integers"),
-    ],
-)
-def test_masks_and_codes_are_not_rounded(leaf: Leaf, value: Any, message: str) -> None:
-    with pytest.raises(ObservationError, match=f"^{message}$"):
-        leaf.to_storage(value)
+def test_a_mask_is_not_rounded() -> None:
+    with pytest.raises(ObservationError, match=r"^obs is outside its space, .* 0 and 1$"):
+        Leaf((), "mask", (3,), (3,), "uint8").to_storage(np.array([0, 1, 2]))
 
 
 def test_undefined_bytes_of_long_doubles_are_not_hashed() -> None:
@@ -303,7 +281,7 @@ def test_undefined_bytes_of_long_doubles_are_not_hashed() -> None:
 
 def test_episodes_with_long_doubles_are_replayed(tmp_path: Path) -> None:
     config = dataclasses.replace(SIX_ITERATIONS, env="environments:LongDouble", check_determinism=0)
-    whole = train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")))
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run"), stop_at_iteration=3))
+    whole = train_in(tmp_path / "whole", config)
+    train_in(tmp_path / "run", config, stop_at_iteration=3)
     summary = resume(tmp_path / "run", stop_at_iteration=None, trust="environments")
     assert (summary["weights_sha256"], summary["exact"]) == (whole["weights_sha256"], True)

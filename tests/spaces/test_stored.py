@@ -50,13 +50,9 @@ DIFFERENT = [
     (spaces.Dict(a=BOX), spaces.Dict(a=BOX, b=BOX), "space['b'] is new", False),
     (spaces.Dict([("a", BOX), ("b", BOX)]), spaces.Dict([("b", BOX), ("a", BOX)]), "another order", False),
     (spaces.Tuple([BOX, BOX]), spaces.Tuple([BOX, spaces.Discrete(2)]), "space[1] is Discrete, and was Box", False),
-    (
-        spaces.Box(0, 255, (8, 8, 1), np.uint8),
-        spaces.Box(0, 1, (8, 8, 1), np.uint8),
-        "high of space is 1 and was",
-        True,
-    ),
-]
+    (spaces.Box(0, 255, (8, 8, 1), np.uint8), spaces.Box(0, 1, (8, 8, 1), np.uint8), "high of space is 1 and was",
+     True),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("before", "now", "text", "of_bounds"), DIFFERENT, ids=[case[2] for case in DIFFERENT])

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
+from conftest import summary_of
+from networks import Leaky
 from public_helpers import SIX_ITERATIONS as BASE
-from public_helpers import csv_rows
+from public_helpers import csv_rows, train_in
 
 from shmppo import load_policy
-from shmppo.errors import ConfigError
+from shmppo.errors import ConfigError, EnvError, TrainingError
 from shmppo.runs.launch import resume, train
 from shmppo.runs.session import Session
 from shmppo.storage.checkpoint import (
@@ -32,12 +36,12 @@ from shmppo.storage.checkpoint import (
     load_selected_checkpoint,
     save_checkpoint,
 )
-from shmppo.storage.checkpoint_file import load_checkpoint
+from shmppo.storage.checkpoint_file import FORMAT, load_checkpoint, write_checkpoint
 
 
 def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, checkpoint_every=1, run_dir=str(run_dir)))
+    train_in(run_dir, BASE, checkpoint_every=1)
     # Iteration 6 is due and is the last one. It is saved once.
     assert [load_checkpoint(run_dir / name)["iteration"] for name in (NAME, BEFORE)] == [6, 5]
     assert {path.name for path in run_dir.glob("checkpoint*")} == {NAME, BEFORE, BEST}
@@ -61,8 +65,7 @@ def test_the_end_of_a_run_is_compared_but_not_a_pause(
     fields: dict[str, Any], callback: Callable[[Any], bool] | None, best: int, tmp_path: Path
 ) -> None:
     """Of 41 iterations, every third one is compared."""
-    config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, best_by="env_steps")
-    train(dataclasses.replace(config, **fields, run_dir=str(tmp_path / "run")), callback=callback)
+    train_in(tmp_path / "run", BASE, total_steps=4 * 32 * 41, best_by="env_steps", **fields, callback=callback)
     assert load_checkpoint(tmp_path / "run" / BEST)["iteration"] == best
 
 
@@ -78,7 +81,7 @@ def test_the_best_checkpoint_has_the_value_of_its_own_evaluation(
 
     monkeypatch.setattr(Session, "evaluate", evaluate)
     config = dataclasses.replace(BASE, best_by="eval/info/is_success", eval_every=2, info_keys=("is_success",))
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=lambda row: row["iteration"] == 3)
+    train_in(tmp_path / "run", config, callback=lambda row: row["iteration"] == 3)
     best = load_checkpoint(tmp_path / "run" / BEST)
     assert (best["iteration"], best["best_value"]) == (2, 2.0)
 
@@ -93,7 +96,7 @@ def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_the
         events.append((path.name, len(csv_rows(path)) if path.name == "metrics.csv" else None))
 
     monkeypatch.setattr(os, "fsync", synced)
-    train(dataclasses.replace(BASE, stop_at_iteration=2, checkpoint_every=1, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", BASE, stop_at_iteration=2, checkpoint_every=1)
     rows = ((("metrics.csv", iteration), ("checkpoint.pt.partial", None)) for iteration in range(3))
     names = ("metrics.csv", "checkpoint.pt.partial")
     found = itertools.groupby(event for event in events if event[0] in names)
@@ -105,7 +108,7 @@ def test_the_rows_of_metrics_reach_the_disk_before_the_checkpoint_that_needs_the
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 6 iterations with the checkpoints of 2, 4, 5, and 6. Only --keep-every makes those of 2 and 4 due."""
     run_dir = tmp_path_factory.mktemp("kept") / "run"
-    train(dataclasses.replace(BASE, stop_at_iteration=5, keep_every=2, run_dir=str(run_dir)))
+    train_in(run_dir, BASE, stop_at_iteration=5, keep_every=2)
     resume(run_dir)
     return run_dir
 
@@ -171,7 +174,7 @@ def test_a_directory_without_a_checkpoint_is_described(tmp_path: Path) -> None:
 
 def test_older_checkpoints_are_tried_until_one_is_undamaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "run"
-    whole = train(dataclasses.replace(BASE, checkpoint_every=1, keep_every=1, run_dir=str(run_dir)))
+    whole = train_in(run_dir, BASE, checkpoint_every=1, keep_every=1)
     shutil.copyfile(run_dir / kept_name(5), run_dir / "checkpoint-iteration-000005-old.pt")  # a copy of the user
     names = (NAME, BEFORE, kept_name(6), kept_name(5), kept_name(4))
     for name in names:
@@ -221,3 +224,89 @@ def test_a_missing_newest_checkpoint_is_replaced_by_the_one_before(tmp_path: Pat
     save_checkpoint(tmp_path, {"iteration": 4}, copies=[kept_name(4)])
     (tmp_path / NAME).write_bytes(b"torn")
     assert load_resumable_checkpoint(tmp_path)["iteration"] == 2
+
+
+def test_a_checkpoint_of_other_spaces_is_refused_with_the_difference(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train_in(run_dir, BASE, stop_at_iteration=1)
+    state = load_checkpoint(run_dir / NAME)
+
+    def in_environment(env: str) -> None:
+        """Change the environment of the checkpoint, as a new version of the environment would."""
+        state["config"] = json.dumps(json.loads(state["config"]) | {"env": env})
+        write_checkpoint(run_dir / NAME, state)
+
+    in_environment("Pendulum-v1")
+    with pytest.raises(ConfigError, match=r"carry obs has the shape \(4, 4\), but \(4, 3\) is needed; the environ"):
+        resume(run_dir)
+    in_environment("environments:FourNumbersThreeActions-v0")
+    with pytest.raises(ConfigError, match=r"parameter policy_head.bias has the shape \(2,\), but \(3,\) is"):
+        resume(run_dir, trust=["environments"])
+
+
+def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train_in(run_dir, BASE, stop_at_iteration=1)
+    state = load_checkpoint(run_dir / NAME)
+    for name in (NAME, BEFORE):
+        write_checkpoint(run_dir / name, state | {"format": FORMAT + 1, "fingerprint": {"shmppo": "9.9"}})
+    message = (
+        rf"^{run_dir / NAME} has checkpoint format {FORMAT + 1}, but this version reads format {FORMAT}; "
+        r"use the version of shmppo that wrote it \(9\.9\)"
+    )
+    for use in (resume, load_policy):
+        with pytest.raises(ConfigError, match=message):
+            use(run_dir)
+
+
+class Breaks(Leaky):
+    """Its features are NaN from its `left`-th pass with gradients on. None: never."""
+
+    left: ClassVar[int | None] = None
+
+    def forward(self, obs: Any, first: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features, state = super().forward(obs, first, state)
+        if Breaks.left is not None and torch.is_grad_enabled():
+            Breaks.left -= 1
+            features = features if Breaks.left > 0 else features * torch.nan
+        return features, state
+
+
+def breaks(shapes: Any, config: Any) -> torch.nn.Module:
+    return Breaks(shapes)
+
+
+def test_a_run_can_resume_after_a_minibatch_that_is_not_finite(tmp_path: Path) -> None:
+    def break_in_the_third_minibatch(row: dict[str, float]) -> None:
+        if row["iteration"] == 2:
+            Breaks.left = 3
+
+    run_dir = tmp_path / "run"
+    config = dataclasses.replace(BASE, network="test_checkpoint_files:breaks", grad_shards=1, run_dir=str(run_dir))
+    try:
+        with pytest.raises(
+            TrainingError,
+            match=r"minibatch 0 of epoch 1: the loss is not finite .*nan.*; this minibatch has not changed",
+        ):
+            train(config, callback=break_in_the_third_minibatch)
+    finally:
+        Breaks.left = None
+    summary = summary_of(run_dir)
+    assert (summary["iterations"], summary["weights_sha256"]) == (2, None)
+    assert summary["error"].startswith("minibatch 0 of epoch 1: the loss is not finite")
+    straight = train_in(tmp_path / "straight", config)
+    assert resume(run_dir, trust=["test_checkpoint_files"])["weights_sha256"] == straight["weights_sha256"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_an_environment_ends_the_run_and_saves_the_iteration_before(workers: int, tmp_path: Path) -> None:
+    """Environment 4, which the second worker has, raises in the second rollout, at the fifth step of an episode."""
+    env, run_dir = "faulty_environments:FaultyStream-v0", tmp_path / "run"
+    with pytest.raises(
+        EnvError, match=r"^environment 4: step raised ValueError\('the simulation exploded'\)"
+    ) as caught:
+        train_in(run_dir, BASE, env=env, num_envs=6, workers=workers)
+    assert load_selected_checkpoint(run_dir)["iteration"] == 1
+    assert len(json.loads((run_dir / "failed_episode.json").read_text())["actions"]) == 5
+    summary = summary_of(run_dir)
+    assert (summary["error"], summary["iterations"], summary["stop_reason"]) == (str(caught.value), 1, "error")

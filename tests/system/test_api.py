@@ -10,17 +10,14 @@ from typing import Any
 
 import gymnasium
 import pytest
-from public_helpers import python, summary_of
+from public_helpers import SIX_ITERATIONS, python, summary_of, train_in
 
-from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo import ConfigError, load_policy, resume, train
 from shmppo.envs.vector_env import FIRST_INDEX
 from shmppo.policies.evaluation import evaluate
 from shmppo.utils.rng import episode_seed
 
-SMALL = TrainConfig(
-    env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=1,
-    quiet=True, total_steps=4 * 32 * 6,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, hide_obs=(1, 3), workers=1)
 
 
 def test_importing_the_package_and_its_command_imports_no_large_library() -> None:
@@ -56,7 +53,7 @@ def test_a_dictionary_is_refused_with_the_class_to_use() -> None:
 
 
 def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> None:
-    whole = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "whole")))
+    whole = train_in(tmp_path / "whole", SMALL)
     rows: list[dict[str, float]] = []
 
     def callback(row: dict[str, float]) -> bool:
@@ -64,8 +61,7 @@ def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> Non
         row.clear()  # the callback may change its row
         return len(rows) == 3
 
-    config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"))
-    summary = train(config, callback=callback)
+    summary = train_in(tmp_path / "run", SMALL, callback=callback)
     assert [row["iteration"] for row in rows] == [1, 2, 3]
     assert (summary["iterations"], summary["stop_reason"]) == (3, "callback")
     rest = resume(tmp_path / "run", callback=lambda row: rows.append(row))  # type: ignore[func-returns-value]
@@ -75,7 +71,7 @@ def test_the_callback_sees_every_row_and_can_stop_the_run(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_loop_over_seeds_and_the_run_is_saved(number: int, tmp_path: Path) -> None:
-    whole = train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "whole")))
+    whole = train_in(tmp_path / "whole", SMALL)
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
     def callback(row: dict[str, float]) -> None:
@@ -84,7 +80,7 @@ def test_a_signal_ends_a_loop_over_seeds_and_the_run_is_saved(number: int, tmp_p
 
     def train_seeds() -> None:
         for seed in (1, 2):
-            train(dataclasses.replace(SMALL, seed=seed, run_dir=str(tmp_path / f"run-{seed}")), callback=callback)
+            train_in(tmp_path / f"run-{seed}", SMALL, seed=seed, callback=callback)
 
     with pytest.raises(KeyboardInterrupt, match=r"run-1 was stopped after iteration [23] and saved"):
         train_seeds()
@@ -94,14 +90,6 @@ def test_a_signal_ends_a_loop_over_seeds_and_the_run_is_saved(number: int, tmp_p
     assert (summary["stop_reason"], summary["error"]) == ("signal", None)
     rest = resume(tmp_path / "run-1")
     assert (rest["stop_reason"], rest["weights_sha256"]) == ("finished", whole["weights_sha256"])
-
-
-def test_an_exception_of_the_callback_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:
-    def callback(row: dict[str, float]) -> None:
-        raise LookupError("pruned")
-
-    with pytest.raises(LookupError, match="pruned"):
-        train(dataclasses.replace(SMALL, run_dir=str(tmp_path / "run")), callback=callback)
 
 
 class RecordingLogger:
@@ -129,13 +117,27 @@ class RecordingLogger:
 def test_loggers_are_called_for_the_whole_run_and_a_failing_one_is_removed(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, run_dir=str(tmp_path / "run"), stop_at_iteration=2)
     loggers = [RecordingLogger(), RecordingLogger("start"), RecordingLogger("log"), RecordingLogger("finish")]
-    alone = train(dataclasses.replace(config, run_dir=str(tmp_path / "alone")))
+    alone = train_in(tmp_path / "alone", config)
     assert train(config, loggers=loggers)["weights_sha256"] == alone["weights_sha256"]
     started, logged = ("start", ("run", "CartPole-v1", 0)), [("log", 1), ("log", 2)]
     assert loggers[0].calls == [started, *logged, ("finish", 2)]
     assert [logger.calls for logger in loggers[1:]] == [[], [started], [started, *logged]]
     text = (tmp_path / "run" / "run.log").read_text()
     assert text.count("RecordingLogger failed and gets no more rows: RuntimeError('no connection')") == 3
+
+
+def test_an_exception_of_the_callback_ends_the_run_and_reaches_the_caller_and_the_loggers(tmp_path: Path) -> None:
+    def callback(row: dict[str, float]) -> None:
+        raise LookupError("pruned")
+
+    logger, run_dir = RecordingLogger(), str(tmp_path / "run")
+    with pytest.raises(ConfigError, match="none does not exist"):
+        train_in(run_dir, SMALL, init_from=str(tmp_path / "none"), loggers=[logger])
+    assert logger.calls == [], "it has not started"
+    with pytest.raises(LookupError, match="pruned"):
+        train_in(run_dir, SMALL, callback=callback, loggers=[logger])
+    assert [method for method, _ in logger.calls] == ["start", "log", "finish"]
+    assert logger.calls[-1] == ("finish", None)
 
 
 def test_a_loaded_policy_gets_the_return_of_the_evaluation(tmp_path: Path) -> None:

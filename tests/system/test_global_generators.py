@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from public_helpers import train_in
 
-from shmppo import TrainConfig, load_policy, train
+from shmppo import TrainConfig, load_policy
 from shmppo.errors import EnvError
 from shmppo.policies.evaluation import evaluate
-from shmppo.runs.launch import resume
 from shmppo.utils.global_generators import NAMES, OwnGenerators, kept_generators
 
 BASE = TrainConfig(
@@ -45,7 +45,7 @@ def test_each_environment_and_episode_and_seed_has_other_numbers(workers: int, t
         log = tmp_path / f"log-{seed}"
         log.touch()
         kwargs: dict[str, Any] = {"env_kwargs": {"log": str(log)}, "seed": seed, "workers": workers}
-        summary = train(dataclasses.replace(BASE, run_dir=str(tmp_path / str(seed)), **kwargs))
+        summary = train_in(tmp_path / str(seed), BASE, **kwargs)
         assert summary["inexact_reasons"] == []
         lines = [line.split() for line in log.read_text().splitlines()][3:]  # without the checks before the run
         drawn += [words[1:] for words in lines]
@@ -55,36 +55,25 @@ def test_each_environment_and_episode_and_seed_has_other_numbers(workers: int, t
 
 
 def test_the_check_of_the_environment_passes(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, check_determinism=100, run_dir=str(tmp_path / "run"), total_steps=4 * 24 * 40)
-    summary = train(config)
+    summary = train_in(tmp_path / "run", BASE, check_determinism=100, total_steps=4 * 24 * 40)
     assert (summary["inexact_reasons"], summary["environment_check"] == "failed") == ([], False)
 
 
-def test_the_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("env", ["Draws", "DrawsNested"])  # `close` of the second one draws, too
+def test_the_generators_of_the_caller_are_as_before(env: str, tmp_path: Path) -> None:
     seed_all()
     expected = numbers()
     seed_all()
-    train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", BASE, env=f"environments:{env}")
     assert numbers() == expected
     seed_all()
     evaluate(tmp_path / "run", episodes=2, trust=("environments",))
     load_policy(tmp_path / "run", trust=("environments",))
     assert numbers() == expected
     seed_all()
-    config = dataclasses.replace(BASE, env="environments:DrawsAndRaises", run_dir=str(tmp_path / "raises"))
     with pytest.raises(EnvError):
-        train(config)
+        train_in(tmp_path / "raises", BASE, env="environments:DrawsAndRaises")
     assert numbers() == expected
-
-
-def test_a_resumed_run_and_an_evaluation_know_generators_that_were_found_late(tmp_path: Path) -> None:
-    kwargs: dict[str, Any] = {"env_kwargs": {"where": "step", "late": 18}}
-    whole = train(dataclasses.replace(BASE, run_dir=str(tmp_path / "whole"), **kwargs))
-    train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run"), stop_at_iteration=1, **kwargs))
-    again = resume(tmp_path / "run", workers=2, trust="environments")
-    assert again["weights_sha256"] == whole["weights_sha256"]
-    returns = [evaluate(tmp_path / "run", episodes=n, trust=("environments",)).returns for n in (1, 3)]
-    assert returns[0] == returns[1][:1], "an episode does not depend on those beside it"
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4])
@@ -93,7 +82,7 @@ def test_own_numbers_may_lead_to_another_generator(seed: int, tmp_path: Path) ->
     for workers in (0, 3):
         config = dataclasses.replace(BASE, env="environments:DrawsNested", seed=seed, workers=workers)
         config = dataclasses.replace(config, rollout_steps=16, total_steps=4 * 16 * 6)
-        summary = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))
+        summary = train_in(tmp_path / str(workers), config)
         assert summary["inexact_reasons"] == []
         hashes.add(summary["weights_sha256"])
     assert len(hashes) == 1
@@ -105,33 +94,20 @@ def test_a_failure_is_that_of_a_run_that_knows_the_generators_from_its_start(tmp
         kwargs: dict[str, Any] = {"then": "raise", "rare": 0.15, "early": early}
         config = dataclasses.replace(BASE, env="environments:DrawsNested", seed=8, env_kwargs=kwargs)
         with pytest.raises(EnvError) as raised:
-            train(dataclasses.replace(config, total_steps=4 * 24 * 3, run_dir=str(tmp_path / str(early))))
+            train_in(tmp_path / str(early), config, total_steps=4 * 24 * 3)
         failures.add(raised.value.message)
     assert len(failures) == 1
 
 
-def test_close_may_draw(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env="environments:DrawsNested")
-    seed_all()
-    expected = numbers()
-    seed_all()
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
-    assert numbers() == expected
-    seed_all()
-    evaluate(tmp_path / "run", episodes=2, trust=("environments",))
-    assert numbers() == expected
-
-
 def test_an_evaluation_may_be_the_first_that_draws(tmp_path: Path) -> None:
-    train(dataclasses.replace(BASE, env_kwargs={"where": ""}, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", BASE, env_kwargs={"where": ""})
     kwargs: dict[str, Any] = {"env_kwargs": {"where": "step", "late": 10}, "trust": ("environments",)}
     returns = [evaluate(tmp_path / "run", episodes=n, **kwargs).returns for n in (1, 3)]
     assert returns[0] == returns[1][:1]
 
 
 def test_a_vector_environment_that_draws_is_not_exact(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, env="vector_environments:Draws", env_backend="vector")
-    reasons = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["inexact_reasons"]
+    reasons = train_in(tmp_path / "run", BASE, env="vector_environments:Draws", env_backend="vector")["inexact_reasons"]
     assert len(reasons) == 1
     assert reasons[0].endswith("draws from np.random, which its environments share or its snapshots lack")
 
@@ -139,8 +115,7 @@ def test_a_vector_environment_that_draws_is_not_exact(tmp_path: Path) -> None:
 def test_several_agents_share_the_generators_of_their_environment(tmp_path: Path) -> None:
     hashes = set()
     for workers in (0, 2):
-        config = dataclasses.replace(BASE, env="agent_environments:Drawing", workers=workers)
-        summary = train(dataclasses.replace(config, run_dir=str(tmp_path / str(workers))))
+        summary = train_in(tmp_path / str(workers), BASE, env="agent_environments:Drawing", workers=workers)
         assert summary["inexact_reasons"] == []
         hashes.add(summary["weights_sha256"])
     assert len(hashes) == 1

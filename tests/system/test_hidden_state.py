@@ -10,16 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from public_helpers import slow_after, summary_of, wait_for_the_check
+from public_helpers import SIX_ITERATIONS, slow_after, summary_of, train_in, wait_for_the_check
 
-from shmppo import TrainConfig, resume, train
+from shmppo import resume, train
 from shmppo.loggers.summary import RunSummary
 
 pytestmark = pytest.mark.usefixtures("background_check")
-SMALL = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=16, seq_len=8, minibatches=2, hidden_size=8, workers=0,
-    total_steps=4 * 64, quiet=True,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, rollout_steps=16, total_steps=4 * 64)
 DIFFERS = "the environment is not a function of its seed and its actions: observation[2] differs at step "
 STRING_SET = f"{DIFFERS}1 of episode 0"
 
@@ -30,7 +27,7 @@ def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
 ) -> None:
     run_dir = tmp_path / "run"
     config = dataclasses.replace(SMALL, env="hidden_state:StringSet", workers=workers, quiet=False)
-    summary = train(dataclasses.replace(config, run_dir=str(run_dir)), callback=wait_for_the_check)
+    summary = train_in(run_dir, config, callback=wait_for_the_check)
     assert (summary["exact"], summary["inexact_reasons"]) == (False, [STRING_SET])
     assert summary_of(run_dir)["inexact_reasons"] == [STRING_SET]
     assert (run_dir / "run.log").read_text().count(f"WARNING not exact: {STRING_SET}") == 1
@@ -93,7 +90,7 @@ def test_what_the_main_block_changes_and_workers_lack_makes_a_run_inexact(user_m
     runs: dict[str, RunSummary] = {}
     for name, scale, workers in (("same", 1.0, 1), ("in this process", 2.0, 0), ("in workers", 2.0, 1)):
         user_module.SCALE = scale
-        runs[name] = train(dataclasses.replace(config, workers=workers, run_dir=str(tmp_path / name)))
+        runs[name] = train_in(tmp_path / name, config, workers=workers)
     assert [summary["exact"] for summary in runs.values()] == [True, True, False]
     (reason,) = runs["in workers"]["inexact_reasons"]
     assert reason == "module_of_a_user.SCALE is 2.0 in the program that started the run, but 1.0 in workers"
@@ -115,22 +112,18 @@ def test_code_that_changes_between_a_stop_and_a_resume_makes_the_run_inexact(
 def test_a_schedule_that_is_random_makes_a_run_inexact(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, env="schedules:Leveled", check_determinism=0)
     for schedule, exact in (("levels", True), ("random_level", False)):
-        summary = train(
-            dataclasses.replace(config, env_schedule=f"schedules:{schedule}", run_dir=str(tmp_path / schedule))
-        )
+        summary = train_in(tmp_path / schedule, config, env_schedule=f"schedules:{schedule}")
         assert summary["exact"] is exact
 
 
 @pytest.mark.parametrize("name", ["Bfloat16Buffer", "SparseBuffer"])
 def test_a_constant_buffer_may_be_of_any_type(name: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, core="none", check_determinism=0, network=f"networks:{name}")
-    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))["exact"]
+    assert train_in(tmp_path / "run", SMALL, core="none", check_determinism=0, network=f"networks:{name}")["exact"]
 
 
 @pytest.mark.parametrize("name", ["Counts", "RunningMean", "Draws", "DrawsWhileLearning"])
 def test_a_network_with_a_state_of_its_own_makes_a_run_inexact(name: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(SMALL, core="none", check_determinism=0, network=f"networks:{name}")
-    summary = train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+    summary = train_in(tmp_path / "run", SMALL, core="none", check_determinism=0, network=f"networks:{name}")
     reasons = {
         "Counts": "changes calls, of",
         "RunningMean": "changes mean, of",
@@ -144,8 +137,8 @@ def test_changed_lists_are_not_detected(user_module: Any, tmp_path: Path) -> Non
     """The limits that docs/guides/reproducibility.md names."""
     config = dataclasses.replace(SMALL, env="module_of_a_user:Scaled", check_determinism=0, total_steps=128)
     user_module.LISTED[0] = 2.0
-    runs = [train(dataclasses.replace(config, workers=w, run_dir=str(tmp_path / str(w)))) for w in (0, 1)]
+    runs = [train_in(tmp_path / str(w), config, workers=w) for w in (0, 1)]
     assert [summary["exact"] for summary in runs] == [True, True]
     assert runs[0]["weights_sha256"] != runs[1]["weights_sha256"]
     config = dataclasses.replace(SMALL, core="none", check_determinism=0, network="networks:Lists")
-    assert train(dataclasses.replace(config, run_dir=str(tmp_path / "network")))["exact"]
+    assert train_in(tmp_path / "network", config)["exact"]

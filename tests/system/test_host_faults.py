@@ -17,21 +17,18 @@ from typing import Any
 
 import pytest
 import torch
-from public_helpers import raises, slow_after, summary_of
+from public_helpers import SIX_ITERATIONS, raises, slow_after, summary_of, train_in
 
-from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo import ConfigError, load_policy, resume, train
 
-BASE = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=16, minibatches=2, epochs=1, hidden_size=16, encoder_sizes=(16,),
-    workers=0, quiet=True, total_steps=4 * 16 * 6, seq_len=8, checkpoint_every=1,
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, rollout_steps=16, total_steps=4 * 16 * 6, checkpoint_every=1)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Hash of the weights of BASE."""
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    return str(train(dataclasses.replace(BASE, run_dir=str(run_dir)))["weights_sha256"])
+    return str(train_in(run_dir, BASE)["weights_sha256"])
 
 
 @pytest.fixture
@@ -86,10 +83,6 @@ def at(**actions: Callable[[], object]) -> Callable[[dict[str, float]], None]:
     return callback
 
 
-def partial_files(run_dir: Path) -> list[Path]:
-    return list(run_dir.rglob("*.partial"))
-
-
 # --- the directory of the run
 
 
@@ -111,9 +104,8 @@ def test_a_run_whose_directory_is_removed_ends_at_the_next_row(
         if row["iteration"] == 2:
             remove(run_dir)
 
-    config = dataclasses.replace(BASE, workers=workers, checkpoint_every=None, run_dir=str(run_dir))
     with raises("SaveError", r"run cannot be written \(No such file or directory\); start the run again$"):
-        train(config, callback=callback)
+        train_in(run_dir, BASE, workers=workers, checkpoint_every=None, callback=callback)
     assert rows == [1, 2]
     assert not capfd.readouterr().err
     assert not (run_dir / "metrics.csv").exists()
@@ -130,12 +122,11 @@ def test_a_run_on_a_disk_with_a_fault_ends_at_once_and_resumes_from_its_last_che
 ) -> None:
     begin, end = FAULTS[fault]
     run_dir = disk / "run"
-    config = dataclasses.replace(BASE, run_dir=str(run_dir))
     with raises("SaveError", CONTINUE):
-        train(config, callback=at(i3=lambda: begin(disk)))
+        train_in(run_dir, BASE, callback=at(i3=lambda: begin(disk)))
     assert not capfd.readouterr().err
     end(disk)
-    assert not partial_files(run_dir)
+    assert not list(run_dir.rglob("*.partial"))
     assert load_policy(run_dir).iteration == 2
     assert resume(run_dir)["weights_sha256"] == undisturbed
     assert len((run_dir / "metrics.csv").read_text().splitlines()) == 7
@@ -169,7 +160,7 @@ def test_a_run_without_memory_ends_in_one_sentence_and_can_be_resumed(
         raise error
 
     with raises("ShmppoError", r"^there is not enough memory \(.*\); free .*, and continue with .* --resume \S+/run$"):
-        train(dataclasses.replace(BASE, run_dir=str(run_dir)), callback=at(i3=fail))
+        train_in(run_dir, BASE, callback=at(i3=fail))
     assert summary_of(run_dir)["stop_reason"] == "error"
     assert resume(run_dir)["weights_sha256"] == undisturbed
 
@@ -189,7 +180,7 @@ def test_the_shared_memory_of_a_run_is_released_without_the_garbage_collector(wo
     try:
         before = mapped_shared_memory()
         for seed in (1, 2):
-            train(dataclasses.replace(BASE, seed=seed, workers=workers, run_dir=str(tmp_path / str(seed))))
+            train_in(tmp_path / str(seed), BASE, seed=seed, workers=workers)
             assert mapped_shared_memory() == before
     finally:
         gc.enable()
@@ -204,7 +195,7 @@ def test_a_run_trains_if_the_caller_has_disabled_gradients(
 ) -> None:
     run_dir = str(tmp_path / "run")
     with mode():
-        train(dataclasses.replace(BASE, run_dir=run_dir, stop_at_iteration=3))
+        train_in(run_dir, BASE, stop_at_iteration=3)
         assert resume(run_dir, stop_at_iteration=6)["weights_sha256"] == undisturbed
         assert not torch.is_grad_enabled()
 
@@ -230,7 +221,7 @@ def test_the_loggers_of_the_caller_are_as_before_after_a_run(
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
-            train(dataclasses.replace(BASE, run_dir=str(tmp_path / "run")), callback=at(i2=fail))
+            train_in(tmp_path / "run", BASE, callback=at(i2=fail))
         assert state() == before
         error = summary_of(tmp_path / "run")["error"]
         assert error.startswith("ZeroDivisionError() at ") if fails else error is None
@@ -249,7 +240,7 @@ def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_dist
 
     def second() -> None:
         try:
-            train(dataclasses.replace(BASE, run_dir=str(tmp_path / "second")))
+            train_in(tmp_path / "second", BASE)
         except ConfigError as error:
             messages.append(str(error))
 
@@ -258,8 +249,7 @@ def test_a_second_run_in_another_thread_is_refused_and_the_first_one_is_not_dist
         thread.start()
         thread.join()
 
-    config = dataclasses.replace(BASE, run_dir=str(tmp_path / "run"))
-    assert train(config, callback=at(i2=in_a_thread, i3=second))["weights_sha256"] == undisturbed
+    assert train_in(tmp_path / "run", BASE, callback=at(i2=in_a_thread, i3=second))["weights_sha256"] == undisturbed
     assert not (tmp_path / "second").exists()
     assert len(messages) == 2
     assert messages[0].startswith("`train` or `resume` was called while another run trains in this process; wait for")

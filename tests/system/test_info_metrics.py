@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shutil
 from collections import Counter, deque
@@ -12,12 +11,10 @@ from typing import Any, ClassVar
 import pytest
 from conftest import summary_of
 from environments import Reach
-from public_helpers import csv_rows, slow_after
+from public_helpers import run_fixture, slow_after, train_in, untimed_rows
 
-from shmppo import train
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError
-from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.loggers.summary import summary_text
 from shmppo.plotting.plot_curves import plot_curves
 from shmppo.tools.verify import verify_run
@@ -28,11 +25,6 @@ RUN = TrainConfig(
     minibatches=2, epochs=2, hidden_size=8, encoder_sizes=(8,), grad_shards=2, workers=0, quiet=True,
     total_steps=6 * 20 * 10,
 )  # fmt: skip
-
-
-def columns_of(run_dir: Path) -> list[dict[str, str]]:
-    """The rows of metrics.csv without measured times."""
-    return [{k: v for k, v in row.items() if k not in TIMED_COLUMNS} for row in csv_rows(run_dir / "metrics.csv")]
 
 
 class Recorded(Reach):
@@ -78,9 +70,8 @@ class Recorded(Reach):
 
 def test_columns_are_those_of_a_slow_reference(tmp_path: Path) -> None:
     seen: list[dict[str, float]] = []
-    config = dataclasses.replace(RUN, env="test_info_metrics:Recorded", run_dir=str(tmp_path / "run"))
-    train(config, callback=seen.append)
-    rows, expected = columns_of(tmp_path / "run"), Recorded.expected(RUN.rank_steps)
+    train_in(tmp_path / "run", RUN, env="test_info_metrics:Recorded", callback=seen.append)
+    rows, expected = untimed_rows(tmp_path / "run" / "metrics.csv"), Recorded.expected(RUN.rank_steps)
     assert len(rows) == len(expected) == 10
     late = next(i for i, row in enumerate(expected) if not math.isnan(row["info/success"]))
     assert 2 < late < 9
@@ -95,19 +86,12 @@ def test_columns_are_those_of_a_slow_reference(tmp_path: Path) -> None:
     assert [name for name in rows[0] if name.startswith("info/")] == [*named, "info/is_success", "info/success"]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with TensorBoard and evaluations."""
-    run_dir = tmp_path_factory.mktemp("trained") / "run"
-    config = dataclasses.replace(
-        RUN, workers=2, eval_every=4, eval_episodes=5, keep_every=5, track=("tensorboard",), run_dir=str(run_dir)
-    )
-    train(config)
-    return run_dir
+trained = run_fixture(RUN, workers=2, eval_every=4, eval_episodes=5, keep_every=5, track=("tensorboard",))
+"""A run with TensorBoard and evaluations."""
 
 
 def test_the_summary_has_the_last_means_and_names_what_is_missing(trained: Path) -> None:
-    summary, last = summary_of(trained), columns_of(trained)[-1]
+    summary, last = summary_of(trained), untimed_rows(trained / "metrics.csv")[-1]
     assert {name: "nan" if mean is None else f"{mean:.10g}" for name, mean in summary["info"].items()} == {
         name: value for name, value in last.items() if name.startswith("info/")
     }
@@ -125,7 +109,7 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
     assert verify_run(trained, from_iteration=0, iterations=2).equal, "before the column info/success"
     assert verify_run(trained, from_iteration=5, iterations=5, workers=1).equal
     other = shutil.copytree(trained, tmp_path / "other")
-    true = columns_of(trained)[6]["info/is_success"]
+    true = untimed_rows(trained / "metrics.csv")[6]["info/is_success"]
     text = (other / "metrics.csv").read_text()
     (other / "metrics.csv").write_text("".join(line.replace(f",{true},", ",0.125,") for line in text.splitlines(True)))
     verdict = verify_run(other, from_iteration=5, iterations=5)
@@ -135,9 +119,6 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("workers", slow_after(1, [0, 2], "3 s"))
 def test_a_value_that_is_not_a_number_is_refused(workers: int, tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        RUN, env_kwargs={"wrong": "left"}, info_keys=("wrong",), workers=workers, run_dir=str(tmp_path / "run")
-    )
     message = "--info-keys wrong: in the info of environments:Reach, 'left' is not a number; name a key of numbers"
     with pytest.raises(EnvError, match=message):
-        train(config)
+        train_in(tmp_path / "run", RUN, env_kwargs={"wrong": "left"}, info_keys=("wrong",), workers=workers)

@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).parent.parent
+from public_helpers import TESTS, python
 
 
 @pytest.mark.long
 def test_an_iteration_executes_few_files(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
-    command = [sys.executable, str(TESTS / "iteration_trace.py")]
-    result = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+    result = python(TESTS / "iteration_trace.py", cwd=tmp_path, env=environment)
     assert result.returncode == 0, result.stderr
     lines, files = result.stdout.splitlines()[-1].split(" in ")
     assert int(files.split()[0]) <= 38, result.stdout
     assert int(lines) <= 5500, result.stdout
     story = {
-        "loop",
-        "share",
-        "worker_pool",
-        "mailbox",
-        "worker",
-        "collector",
-        "actor",
-        "minibatches",
-        "loss",
-        "learner",
-    }
+        "loop", "share", "worker_pool", "mailbox", "worker", "collector", "actor", "minibatches", "loss", "learner",
+    }  # fmt: skip
     traced = {Path(line.split()[-1]).stem for line in result.stdout.splitlines()[:-1]}
     assert story <= traced

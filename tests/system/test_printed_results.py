@@ -6,23 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
-from public_helpers import python
+from public_helpers import python, run_fixture
 
-from shmppo import TrainConfig, train
+from shmppo import TrainConfig
 
 FLAGS = ("--trust", "environments")
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    train(
-        TrainConfig(
-            env="environments:Prints", num_envs=1, rollout_steps=8, minibatches=1, hidden_size=8, encoder_sizes=(8,),
-            workers=0, quiet=True, total_steps=8, check_determinism=0, run_dir=str(path),
-        )
-    )  # fmt: skip
-    return path
+run_dir = run_fixture(
+    TrainConfig(
+        env="environments:Prints", num_envs=1, rollout_steps=8, minibatches=1, hidden_size=8, encoder_sizes=(8,),
+        workers=0, quiet=True, total_steps=8, check_determinism=0,
+    )
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("environments_importable")

@@ -22,6 +22,7 @@ from public_helpers import (
     csv_rows,
     slow_after,
     summary_of,
+    train_in,
     wait_for_rows,
     worker_processes,
 )  # fmt: skip
@@ -269,7 +270,7 @@ def test_simulators_of_a_killed_worker_are_killed(tmp_path: Path) -> None:
 
 def test_a_process_that_an_environment_forks_and_that_raises_does_not_end_the_run(tmp_path: Path) -> None:
     kwargs: dict[str, Any] = {"env": "environments:Forks", "workers": 1, "check_determinism": 0}
-    assert train(dataclasses.replace(SIX_ITERATIONS, run_dir=str(tmp_path / "run"), **kwargs))["iterations"] == 6
+    assert train_in(tmp_path / "run", SIX_ITERATIONS, **kwargs)["iterations"] == 6
     assert "only the forked process raises" in (tmp_path / "run" / "run.log").read_text()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
 import signal
@@ -13,9 +12,10 @@ import pytest
 from cases import numbers_of
 from conftest import worker_processes
 from helpers import slow_after
+from public_helpers import train_in
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.runs.launch import resume, train
+from shmppo.runs.launch import resume
 
 TRAINED = Path(__file__).parents[2] / "examples" / "trained"
 SPLIT = "shmppo.envs.wrappers:SplitObservation(all=[None], positions=[0, None, 2])"
@@ -83,7 +83,7 @@ def draw_run(draw: random.Random) -> TrainConfig:
 def test_other_workers_a_kill_and_a_stop_change_no_number(case: int, tmp_path: Path) -> None:
     draw = random.Random(f"run {case}")
     config = draw_run(draw)
-    expected = train(dataclasses.replace(config, workers=0, run_dir=str(tmp_path / "undisturbed")))
+    expected = train_in(tmp_path / "undisturbed", config, workers=0)
     workers, later = (draw.randint(0, min(4, config.num_envs)) for _ in range(2))
     stop, kill = draw.randint(1, config.iterations - 1), draw.randint(1, config.iterations)
 
@@ -92,8 +92,7 @@ def test_other_workers_a_kill_and_a_stop_change_no_number(case: int, tmp_path: P
             os.kill(draw.choice(worker_processes()).pid, signal.SIGKILL)
 
     run_dir = tmp_path / "disturbed"
-    disturbed = dataclasses.replace(config, workers=workers, run_dir=str(run_dir), stop_at_iteration=stop)
-    train(disturbed, callback=kill_a_worker)
+    train_in(run_dir, config, workers=workers, stop_at_iteration=stop, callback=kill_a_worker)
     summary = resume(run_dir, workers=later, stop_at_iteration=None)
     assert summary["weights_sha256"] == expected["weights_sha256"]
     assert summary["exact"]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import torch
 from conftest import summary_of
-from public_helpers import csv_rows
+from public_helpers import csv_rows, train_in
 from rank_processes import directories, finish, free_port, output_of, start, start_alone, wait_for_training
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, RankError
-from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import connect
-from shmppo.runs.launch import resume, train
+from shmppo.runs.launch import resume
 from shmppo.storage.checkpoint import BEFORE, BEST, NAME, kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
@@ -42,10 +39,6 @@ def parameters(checkpoint: dict[str, Any]) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in checkpoint["learner"]["model"].values()])
 
 
-def iteration_of(path: Path) -> int:
-    return load_checkpoint(path)["iteration"]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ranks that have trained for 8 iterations and kept every checkpoint."""
@@ -57,7 +50,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow(reason="about 3 s")
 def test_two_ranks_learn_the_same_as_one_rank_with_all_environments(undisturbed: Path, tmp_path: Path) -> None:
     """Seeds, minibatches, and moments are the same. So after one update the weights differ only by rounding."""
-    train(dataclasses.replace(SMALL, stop_at_iteration=1, run_dir=str(tmp_path / "one")))
+    train_in(tmp_path / "one", SMALL, stop_at_iteration=1)
     one = load_selected_checkpoint(tmp_path / "one")
     process = start(tmp_path / "two", *STEPS, "--minibatches", 1, "--stop-at-iteration", 1)
     output = output_of(process)
@@ -103,7 +96,9 @@ def test_resume_continues_from_the_newest_iteration_that_all_ranks_have(undistur
     run_dir = tmp_path / "run"
     shutil.copytree(undisturbed, run_dir)
     for path, last in zip(directories(run_dir), (5, 3), strict=True):
-        kept = sorted(p for p in path.glob("checkpoint*.pt") if p.name != BEST and iteration_of(p) <= last)
+        kept = sorted(
+            p for p in path.glob("checkpoint*.pt") if p.name != BEST and load_checkpoint(p)["iteration"] <= last
+        )
         states = sorted((load_checkpoint(p) for p in kept), key=lambda state: -state["iteration"])
         for p in path.glob("checkpoint*.pt"):
             p.unlink()
@@ -184,24 +179,6 @@ def test_different_configurations_are_refused_in_one_sentence(tmp_path: Path) ->
     assert [process.returncode for process in processes] == [2, 2]
     assert errors == ["error: rank 1 has --seed 1, but rank 0 has --seed 0; start all ranks with the same value\n", ""]
     assert not (tmp_path / "r").exists()
-
-
-class ThreeRanks(ProcessGroup):
-    """Rank 0 of three, of which rank 1 stops. differs: what is added to the values of rank 2."""
-
-    def __init__(self, differs: list[int]) -> None:
-        super().__init__(0, 3)
-        self.differs = differs
-
-    def gather(self, own: np.ndarray) -> np.ndarray:
-        return own + np.array([[0, 0, 0], [0, 1, 0], self.differs])
-
-
-def test_different_weights_stop_the_run_with_the_iteration_and_the_ranks() -> None:
-    weights = np.ones(5, np.float32)
-    with pytest.raises(RankError, match="after iteration 7 the weights of rank 2 differ from those of rank 0"):
-        ThreeRanks([1, 0, 0]).agree((False, False), weights, 7)
-    assert ThreeRanks([0, 0, 0]).agree((False, False), weights, 7) == [True, False]
 
 
 def test_incomplete_variables_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

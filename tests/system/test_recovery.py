@@ -16,17 +16,15 @@ import pytest
 from cases import LAST, assert_same_numbers, configuration, undisturbed
 from conftest import summary_of, worker_processes
 from helpers import Saboteur
+from public_helpers import SIX_ITERATIONS, train_in
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
-from shmppo.errors import ConfigError, WorkerError
+from shmppo.errors import WorkerError
 from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 
-BASE = TrainConfig(
-    env="CartPole-v1", num_envs=6, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
-    grad_shards=2, workers=2, quiet=True, total_steps=6 * 32 * 10, seq_len=8,
-)  # fmt: skip
+BASE = dataclasses.replace(SIX_ITERATIONS, num_envs=6, grad_shards=2, workers=2, total_steps=6 * 32 * 10)
 
 
 def sharded(run_dir: Path, **changes: Any) -> TrainConfig:
@@ -58,9 +56,8 @@ def test_a_stalled_worker_is_replaced_and_killed_so_that_it_cannot_write_again(
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
-    config = dataclasses.replace(BASE, workers=1, run_dir=str(tmp_path / "run"))
     with pytest.raises(WorkerError, match=r"worker 0 died: killed by signal 9, as when memory runs out") as caught:
-        train(config, callback=lambda row: worker_processes()[0].kill())
+        train_in(tmp_path / "run", BASE, workers=1, callback=lambda row: worker_processes()[0].kill())
     summary = summary_of(tmp_path / "run")
     assert (summary["error"], summary["worker_restarts"]) == (str(caught.value), 3)
     assert caught.value.hints == [f"To continue from the last checkpoint: {resume_command(tmp_path / 'run')}"]
@@ -89,20 +86,11 @@ def test_resume_drops_the_rows_of_metrics_after_the_checkpoint(shared_directory:
     assert_same_numbers(run_dir, undisturbed("lstm", shared_directory))
 
 
-def test_resume_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    with pytest.raises(ConfigError, match=f"^{run_dir} does not exist; name the directory of a run$"):
-        resume(run_dir)
-    train(dataclasses.replace(BASE, workers=0, stop_at_iteration=2, total_steps=192 * 2, run_dir=str(run_dir)))
-    with pytest.raises(ConfigError, match=r"has finished 2 iterations, 2 were asked for; .* above 384"):
-        resume(run_dir)
-
-
 @pytest.mark.slow(reason="about 25 s")
 def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay of 64 steps takes 6.4 s."""
     sleeping = {"env": "environments:Sleeping", "env_kwargs": {"seconds": 0.1}, "num_envs": 1, "workers": 1}
-    train(dataclasses.replace(BASE, **sleeping, stop_at_iteration=2, run_dir=str(tmp_path / "r")))
+    train_in(tmp_path / "r", BASE, **sleeping, stop_at_iteration=2)
     monkeypatch.setattr("shmppo.lockstep.worker_processes.MIN_START_SECONDS", 5.0)
     summary = resume(tmp_path / "r", trust=["environments"], worker_timeout=5.0, stop_at_iteration=3)
     assert (summary["worker_restarts"], summary["exact"]) == (0, True)
@@ -110,8 +98,7 @@ def test_a_replay_may_take_longer_than_a_step(tmp_path: Path, monkeypatch: pytes
 
 def test_an_environment_that_cannot_be_replayed_makes_the_run_inexact_permanently(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    config = dataclasses.replace(BASE, env="environments:Unrepeatable-v0", stop_at_iteration=3, run_dir=str(run_dir))
-    assert train(config)["exact"]
+    assert train_in(run_dir, BASE, env="environments:Unrepeatable-v0", stop_at_iteration=3)["exact"]
     summary = resume(run_dir, stop_at_iteration=5)
     assert not summary["exact"]
     assert "environment 0: its episode could not be replayed and was restarted" in summary["inexact_reasons"]
@@ -125,7 +112,7 @@ def test_another_version_of_what_computes_makes_a_resumed_run_inexact(
     """The kernels compute this run, so the version of torch does not matter, nor on which of their processors it is."""
     monkeypatch.delitem(sys.modules, "mujoco", raising=False)  # other tests may have imported it
     run_dir = tmp_path / "run"
-    train(dataclasses.replace(BASE, workers=0, stop_at_iteration=1, run_dir=str(run_dir)))
+    train_in(run_dir, BASE, workers=0, stop_at_iteration=1)
     state = load_selected_checkpoint(run_dir)
     assert "torch" not in state["fingerprint"]
     state["fingerprint"] |= {"processor": "arm64", "mujoco": "1.0"}  # which this environment does not use

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import TESTS
-from public_helpers import csv_rows, python, summary_of
+from public_helpers import csv_rows, python, run_fixture, summary_of
 
-from shmppo import TrainConfig, train
+from shmppo import TrainConfig
 from shmppo.extensions.kl_profile.files import GLOSSARY as KL_GLOSSARY
 from shmppo.loggers import metrics
 from shmppo.storage.checkpoint_file import load_checkpoint
@@ -20,23 +20,13 @@ ROOT = TESTS.parent
 REFERENCE = ROOT / "docs" / "reference"
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that writes every kind of file that needs no failure and no tracker."""
-    config = TrainConfig(
-        run_dir=str(tmp_path_factory.mktemp("reference") / "run"),
-        workers=0,
-        num_envs=2,
-        stop_at_iteration=2,
-        quiet=True,
-        checkpoint_every=1,
-        keep_every=1,
-        kl_profile_every=1,
-        eval_every=1,
-        eval_episodes=1,
+run_dir = run_fixture(
+    TrainConfig(
+        workers=0, num_envs=2, stop_at_iteration=2, quiet=True, checkpoint_every=1, keep_every=1, kl_profile_every=1,
+        eval_every=1, eval_episodes=1,
     )
-    train(config)
-    return Path(config.run_dir or "")
+)  # fmt: skip
+"""A run that writes every kind of file that needs no failure and no tracker."""
 
 
 def names_in_table(page: str, heading: str) -> list[str]:

@@ -13,14 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from public_helpers import refused, slow_after, summary_of, wait_for_rows
+from public_helpers import SIX_ITERATIONS, refused, slow_after, summary_of, wait_for_rows
 
-from shmppo import ConfigError, TrainConfig, resume, train
+from shmppo import ConfigError, resume, train
 
-CONFIG = TrainConfig(
-    env="CartPole-v1", num_envs=4, rollout_steps=32, minibatches=2, epochs=2, hidden_size=16, encoder_sizes=(16,),
-    workers=0, quiet=True, total_steps=4 * 32 * 2, seq_len=8,
-)  # fmt: skip
+CONFIG = dataclasses.replace(SIX_ITERATIONS, total_steps=4 * 32 * 2)
 ENDLESS = ("--num-envs", "4", "--rollout-steps", "32", "--minibatches", "2", "--total-steps", "100000000", "--quiet")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from environments import Counter
-from public_helpers import exit_code, refused, slow_after
+from public_helpers import exit_code, refused, slow_after, train_in
 
 import shmppo.evaluate
 import shmppo.export
@@ -55,7 +55,7 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def own(tmp_path: Path, marker: Path) -> Path:
     """A run. Its module is not imported any more."""
     path = tmp_path / "run"
-    train(dataclasses.replace(OWN, run_dir=str(path)))
+    train_in(path, OWN)
     content = {"config": OWN.to_json(), "env_index": 0, "episode": 0, "iteration": 1, "failed_iteration": 1, "seed": 0}
     content |= {"actions": [[0.0]], "message": ""}
     (path / "failed_episode.json").write_text(json.dumps(content))
@@ -232,8 +232,7 @@ def test_what_makes_no_environment_is_not_called(fields: dict[str, Any], message
 
 def test_functions_and_partials_of_them_are_called(tmp_path: Path) -> None:
     for name in ("counter", "PARTIAL_COUNTER", "method"):
-        config = dataclasses.replace(OWN, env=f"test_security:{name}", run_dir=str(tmp_path / name))
-        assert train(config)["iterations"] == 1
+        assert train_in(tmp_path / name, OWN, env=f"test_security:{name}")["iterations"] == 1
 
 
 def counter(length: int = 5) -> Any:
@@ -250,9 +249,8 @@ PARTIAL_COUNTER, method = functools.partial(counter, length=3), Factory().make
 
 @pytest.mark.parametrize("name", ["os:system", "builtins:eval", "test_security:CALLABLE"])
 def test_a_network_is_made_by_a_class_or_function(name: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(OWN, env="CartPole-v1", network=name, run_dir=str(tmp_path / "run"))
     with refused(f"^--network {name} is neither a class nor a Python function"):
-        train(config)
+        train_in(tmp_path / "run", OWN, env="CartPole-v1", network=name)
 
 
 @pytest.mark.parametrize("workers", slow_after(1, [0, 2], "4 s"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from public_helpers import raises, slow_after
+from public_helpers import raises, slow_after, train_in
 
 from shmppo import ConfigError, TrainConfig, resume, train
 from shmppo.lockstep.worker_processes import WORKER_NAME
@@ -120,7 +120,7 @@ def test_an_environment_in_a_worker_may_start_a_process_which_ends_with_it(kille
         for process in found if killed else ():
             process.parent().suspend()  # type: ignore[union-attr]
 
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), callback=callback)
+    train_in(tmp_path / "run", config, callback=callback)
     assert len(found) == 2
     _, alive = psutil.wait_procs(found, timeout=20)
     assert not alive
@@ -129,16 +129,15 @@ def test_an_environment_in_a_worker_may_start_a_process_which_ends_with_it(kille
 def test_a_process_of_an_environment_ends_with_a_worker_that_raises(tmp_path: Path) -> None:
     """Otherwise `train | tee` would wait for it."""
     seconds = str(10**6 + os.getpid())
-    config = dataclasses.replace(BASE, env="faulty_environments:FaultyWithProcess", env_kwargs={"seconds": seconds})
     with raises("EnvError", "the simulation exploded"):
-        train(dataclasses.replace(config, run_dir=str(tmp_path / "run")))
+        train_in(tmp_path / "run", BASE, env="faulty_environments:FaultyWithProcess", env_kwargs={"seconds": seconds})
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
 
 
 def test_a_process_that_may_not_start_workers_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
     with pytest.raises(ConfigError, match=r"such as one of multiprocessing\.Pool, cannot start"):
-        train(dataclasses.replace(BASE, env="CartPole-v1", env_kwargs={}, run_dir=str(tmp_path / "run")))
+        train_in(tmp_path / "run", BASE, env="CartPole-v1", env_kwargs={})
 
 
 @pytest.mark.long

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from public_helpers import exit_code, summary_of
+from public_helpers import SIX_ITERATIONS, exit_code, refused, summary_of, train_in
 
 from shmppo import load_policy
-from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
 from shmppo.export import main
@@ -24,10 +23,7 @@ from shmppo.runs.launch import train
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.tools.export import ExportedPolicy, export
 
-SMALL = TrainConfig(
-    env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0,
-    quiet=True, total_steps=4 * 32 * 4,
-)  # fmt: skip
+SMALL = dataclasses.replace(SIX_ITERATIONS, hide_obs=(1, 3), total_steps=4 * 32 * 4)
 CASES = {
     "cartpole-lstm": SMALL,
     "pendulum-gru-2": dataclasses.replace(
@@ -69,7 +65,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
     @cache
     def trained(case: str) -> Path:
-        train(dataclasses.replace(CASES[case], run_dir=str(root / case)))
+        train_in(root / case, CASES[case])
         return root / case
 
     return trained
@@ -177,10 +173,9 @@ def test_actions_as_a_tensor_are_those_that_the_environment_gets(space: spaces.S
 @pytest.mark.long
 def test_a_network_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    train(dataclasses.replace(SMALL, network="networks:Branching", run_dir=str(tmp_path / "run")))
-    with pytest.raises(ConfigError, match=r"^--network networks:Branching cannot be exported as onnx: .*; ") as raised:
+    train_in(tmp_path / "run", SMALL, network="networks:Branching")
+    with refused(r"^--network networks:Branching cannot be exported as onnx: .*; "):
         export(tmp_path / "run")
-    assert "\n" not in str(raised.value)
     with pytest.warns(torch.jit.TracerWarning):
         export(tmp_path / "run", format="torchscript")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from public_helpers import exit_code
+from public_helpers import exit_code, train_in
 
-from shmppo import TrainConfig, load_policy, train
+from shmppo import TrainConfig, load_policy
 from shmppo.config.train_config import load_config
 from shmppo.envs.factory import make_environment
 from shmppo.errors import ConfigError
@@ -43,29 +43,15 @@ CASES: dict[str, dict[str, Any]] = {
     "lmu": PENDULUM | {"core": "lmu", "seq_len": 12},
     "none": PENDULUM | {"core": "none", "normalize_obs": False, "squash_actions": True, "std": "state"},
     "beta": PENDULUM | {"core": "none", "distribution": "beta"},
-    "dict": {
-        "env": "space_environments:Shaped",
-        "env_kwargs": {"space": "parts"},
-        "hide_obs": (),
-        "core": "gru",
-        "prev_action": True,
-        "prev_reward": True,
-    },
-    "masks": {
-        "env": "space_environments:Masked-v0",
-        "env_kwargs": {"sizes": [3, 4]},
-        "action_masks": True,
-        "hide_obs": (),
-    },
+    "dict": {"env": "space_environments:Shaped", "env_kwargs": {"space": "parts"}, "hide_obs": (), "core": "gru",
+     "prev_action": True, "prev_reward": True},
+    "masks": {"env": "space_environments:Masked-v0", "env_kwargs": {"sizes": [3, 4]}, "action_masks": True,
+     "hide_obs": ()},
     "bits": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "multi-binary"}, "hide_obs": ()},
-    "joint-beta": {
-        "env": "space_environments:Echo-v0",
-        "env_kwargs": {"actions": "gripper"},
-        "hide_obs": (),
-        "distribution": "beta",
-    },
+    "joint-beta": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "gripper"}, "hide_obs": (),
+     "distribution": "beta"},
     "nested": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "nested"}, "hide_obs": ()},
-}
+}  # fmt: skip
 STRICT = ("-std=c99", "-ffp-contract=off", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 DRIVER = """
 #include <stdio.h>
@@ -152,7 +138,7 @@ def assert_same(output: bytes, header: str, results: list[np.ndarray]) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("c")
     for name, changes in CASES.items():
-        train(dataclasses.replace(SMALL, **changes, run_dir=str(root / name)))
+        train_in(root / name, SMALL, **changes)
     return root
 
 
@@ -223,7 +209,7 @@ def test_invalid_inputs_change_nothing(name: str, field: str, value: float, runs
 )
 def test_what_c_cannot_express_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(dataclasses.replace(SMALL, **changes, run_dir=str(run), stop_at_iteration=1))
+    train_in(run, SMALL, **changes, stop_at_iteration=1)
     with pytest.raises(ConfigError, match=re.escape(message)):
         export(run, format="c", trust=("space_environments", "networks"))
     assert not (run / "policy.c").exists()
@@ -232,7 +218,7 @@ def test_what_c_cannot_express_is_refused(changes: dict[str, Any], message: str,
 def test_names_of_others_become_names_of_c(tmp_path: Path) -> None:
     """The environment's id and the keys of its observations may contain anything, also code."""
     config = dataclasses.replace(SMALL, env="space_environments:Shaped", env_kwargs={"space": "odd-keys"}, hide_obs=())
-    train(dataclasses.replace(config, run_dir=str(tmp_path / "run"), stop_at_iteration=1))
+    train_in(tmp_path / "run", config, stop_at_iteration=1)
     state = load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     odd = json.loads(state["config"]) | {"env": "space_environments:Shaped */ int system(const char *); /*"}
     write_checkpoint(tmp_path / "run" / "checkpoint.pt", state | {"config": json.dumps(odd)})

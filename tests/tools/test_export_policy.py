@@ -8,24 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from public_helpers import SIX_ITERATIONS, train_in
 
 from shmppo import load_policy
-from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.runs.launch import resume, train
+from shmppo.runs.launch import resume
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.tools.export_policy import export_policy
 from shmppo.tools.verify import verify_run
 
-CONFIG = TrainConfig(
-    env="CartPole-v1", hide_obs=(1, 3), num_envs=4, rollout_steps=32, minibatches=2, hidden_size=16, workers=0,
-    quiet=True, total_steps=4 * 32 * 5,
-)  # fmt: skip
+CONFIG = dataclasses.replace(SIX_ITERATIONS, hide_obs=(1, 3), total_steps=4 * 32 * 5)
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    train(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run")))
+    train_in(tmp_path / "run", CONFIG)
     return tmp_path / "run"
 
 
@@ -42,7 +39,7 @@ def test_an_exported_policy_acts_as_its_run_and_is_trained_again(run_dir: Path, 
     assert whole.equal
     assert "iterations 1 to 5 gave the same results again, and so did checkpoint.pt" in whole.text
     assert "iterations 1 to 2" in verify_run(policy, iterations=2, workers=2).text
-    started = train(dataclasses.replace(CONFIG, init_from=str(policy), run_dir=str(tmp_path / "fine-tuned")))
+    started = train_in(tmp_path / "fine-tuned", CONFIG, init_from=str(policy))
     assert started["initial_weights"]["iteration"] == 5
 
 

@@ -14,13 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import summary_of
-from public_helpers import NO_CHECK, csv_rows, exit_code, slow_after, wait_for_rows
+from public_helpers import NO_CHECK, csv_rows, exit_code, slow_after, train_in, wait_for_rows
 from rich.console import Console
 
 from shmppo.config.flags import parse_start
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
-from shmppo.runs.launch import train
 from shmppo.storage.run_directory import MetricsFile, locked
 from shmppo.tools.run_process import RunProcess
 from shmppo.tools.seeds import summary_table, train_seeds
@@ -52,10 +51,7 @@ def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     assert exit_code(main, words) == 0
     output = capsys.readouterr().out
-    alone = [
-        train(replace(SMALL, seed=seed, quiet=True, workers=0, run_dir=str(tmp_path / f"alone{seed}")))
-        for seed in (1, 2)
-    ]
+    alone = [train_in(tmp_path / f"alone{seed}", SMALL, seed=seed, quiet=True, workers=0) for seed in (1, 2)]
     assert weights(tmp_path, (1, 2)) == [summary["weights_sha256"] for summary in alone]
     assert output.endswith("\n")
     rows = [line.split() for line in output.splitlines() if line.split()]
@@ -74,7 +70,7 @@ def test_the_row_of_means_has_only_finished_runs(tmp_path: Path) -> None:
     runs = []
     for seed, last in ((1, None), (2, 2)):
         config = replace(SMALL, seed=seed, quiet=True, workers=0)
-        train(replace(config, stop_at_iteration=last, run_dir=str(tmp_path / f"run-s{seed}")))
+        train_in(tmp_path / f"run-s{seed}", config, stop_at_iteration=last)
         runs.append(RunProcess(config, tmp_path / f"run-s{seed}"))
     console = Console(width=200)
     with console.capture() as printed:
@@ -154,9 +150,7 @@ def test_a_run_that_was_killed_in_its_last_evaluation_gets_it_when_it_is_continu
 @pytest.mark.slow(reason="17 s")
 def test_trust_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    teacher = train(
-        replace(SMALL, network="networks:leaky", quiet=True, workers=0, total_steps=128, run_dir=str(tmp_path / "its"))
-    )
+    teacher = train_in(tmp_path / "its", SMALL, network="networks:leaky", quiet=True, workers=0, total_steps=128)
     config = replace(SMALL, quiet=True, teacher=teacher["run_dir"], total_steps=128, run_dir=str(tmp_path / "run"))
     with pytest.raises(ShmppoError, match="add --trust networks"):
         train_seeds(config, (1,), 1)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import clone_of_recording, slow_after
-from public_helpers import exit_code
+from public_helpers import exit_code, run_fixture, train_in
 
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
@@ -23,7 +23,6 @@ from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import compute_advantages
-from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.tools.export_policy import export_policy
@@ -37,12 +36,8 @@ PLANTED = 7
 """Value of --worker-timeout of the run that has the planted difference. The option does not change the weights."""
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 6 iterations that kept the checkpoints of 2, 4, and 6. The tests do not change it."""
-    run_dir = tmp_path_factory.mktemp("verify") / "run"
-    train(dataclasses.replace(BASE, run_dir=str(run_dir)))
-    return run_dir
+trained = run_fixture(BASE)
+"""A run of 6 iterations that kept the checkpoints of 2, 4, and 6. The tests do not change it."""
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str], list[str]]:
@@ -80,7 +75,7 @@ def test_a_run_is_reproduced_from_its_start_and_only_weights_are_compared_withou
 def test_demonstrations_that_have_changed_are_named(tmp_path: Path) -> None:
     file, run_dir = tmp_path / "a.npz", tmp_path / "run"
     config = clone_of_recording(BASE, file)
-    train(dataclasses.replace(config, run_dir=str(run_dir)))
+    train_in(run_dir, config)
     assert verify_run(run_dir).equal
     assert verify_run(run_dir, from_iteration=0).equal
     clone_of_recording(dataclasses.replace(BASE, seed=2), file)
@@ -135,7 +130,7 @@ def test_a_run_and_its_exported_policy_are_compared_by_the_weights_in_any_order(
 
 
 def test_equal_runs_are_equal_and_a_shorter_one_is_compared_as_far_as_it_goes(trained: Path, tmp_path: Path) -> None:
-    train(dataclasses.replace(BASE, stop_at_iteration=4, run_dir=str(tmp_path / "short")))
+    train_in(tmp_path / "short", BASE, stop_at_iteration=4)
     verdict = compare_runs((trained, tmp_path / "short"))
     assert verdict.equal
     assert verdict.text.endswith("are equal in all 4 common iterations; one of them has more")
@@ -212,7 +207,7 @@ def test_a_planted_difference_is_found(
     planted = Planted(seed)
     planted.install(monkeypatch)
     other = tmp_path / "other"
-    train(dataclasses.replace(BASE, worker_timeout=PLANTED, run_dir=str(other)))
+    train_in(other, BASE, worker_timeout=PLANTED)
     code, output, _ = command(capsys, trained, other)
     assert code == 1
     assert f"{trained} and {other} differ first in iteration {planted.iteration + 1}: weights_hash" in "\n".join(output)
