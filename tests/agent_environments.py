@@ -206,12 +206,17 @@ def take_one(observation: dict[str, np.ndarray], space: spaces.Space, generator:
     return 0
 
 
-_moves = itertools.count()
+_moves, _later_moves = itertools.count(), itertools.count()
 
 
 def tire(observation: dict[str, np.ndarray], space: spaces.Space, generator: np.random.Generator) -> int:
     """Play Nim with a memory of earlier games: take up to three sticks in the first moves, later one."""
     return min(2, int(observation["obs"][0]) - 1) if next(_moves) < 10 else 0
+
+
+def tire_later(observation: dict[str, np.ndarray], space: spaces.Space, generator: np.random.Generator) -> int:
+    """Play Nim as `tire`, but change only after the first evaluations."""
+    return min(2, int(observation["obs"][0]) - 1) if next(_later_moves) < 110 else 0
 
 
 class Leveled(Crowd):

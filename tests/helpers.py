@@ -35,7 +35,7 @@ from shmppo.models.gtrxl import Gtrxl
 from shmppo.models.native import NativeNetwork
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import GradientNetwork, NativeGradients
-from shmppo.ppo.torch_gradients import TorchNetwork
+from shmppo.ppo.torch_gradients import TorchGradients
 from shmppo.runs.launch import train
 from shmppo.sampling.actor import TorchActing
 from shmppo.sampling.collector import Collector
@@ -157,7 +157,7 @@ def learning_network(
         rollout=SimpleNamespace(obs=[obs]),
         published=SimpleNamespace(**statistics, weights=np.empty(0, np.float32)),
     )
-    made = NativeGradients if kernel == "native" else TorchNetwork.of_buffers
+    made = NativeGradients if kernel == "native" else TorchGradients.of_buffers
     network = made(config, model, buffers)
     network.load()
     return network, gradients

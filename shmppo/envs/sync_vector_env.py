@@ -98,7 +98,9 @@ class GymnasiumHandle(RenderedHandle):
             EnvError: if the environment's `reset` raises, or returns something other than a pair.
         """
         self.episode = episode
-        seed = episode_seed(self._config.seed, self.stream, episode) if self._task.seeding != "never" else None
+        self.seed = seed = (
+            episode_seed(self._config.seed, self.stream, episode) if self._task.seeding != "never" else None
+        )
         self.generators.seed((self._config.seed, self.stream, episode))
         if seed is not None:
             seed_spaces(self._spaces, seed)

@@ -61,11 +61,15 @@ def as_env_error(env_index: int, what: str = "could not be made:") -> Iterator[N
 
 
 class EnvHandle:
-    """One environment of the run, identified by its index, and the number of its current episode."""
+    """One environment of the run, identified by its index, with the number and the seed of its current episode.
+
+    Without a seed, it is None.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.episode = 0
+        self.seed: int | None = None
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         """Write a snapshot of the environment, uint8 [bytes]. Does nothing if it has no snapshots."""
@@ -367,7 +371,10 @@ class VectorEnv(ABC):
         """Create an error that names environment i, its episode, and its complete steps."""
         handle = self.handles[i]
         steps = self.lengths[i]
-        return EnvError(handle.index, f"{message} (episode {handle.episode}, after {steps} steps)", details=details)
+        seed = "" if handle.seed is None else f" with seed {handle.seed}"
+        return EnvError(
+            handle.index, f"{message} (episode {handle.episode}{seed}, after {steps} steps)", details=details
+        )
 
     def _raised(self, i: int, call: str, error: BaseException) -> EnvError:
         """Create an error for what a method of environment i has raised. Raise it again if Ctrl-C caused it."""

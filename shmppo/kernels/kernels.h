@@ -18,6 +18,8 @@
  *     then added in pairs: 0 and 8, …, then 0 and 4, …, and so on.
  * All other operations are elementwise, and each is rounded as IEEE 754 says. So the result of a row depends only on the
  * row and its state, and is the same on each processor.
+ *
+ * c_source.py divides the headers at empty lines, so a function contains none.
  */
 #ifndef SHMPPO_KERNELS_H
 #define SHMPPO_KERNELS_H

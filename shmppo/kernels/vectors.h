@@ -188,7 +188,7 @@ INLINE Vector activate(Vector v, int activation) {
     return activation == RELU ? at_least(v, 0.0f) : v;
 }
 
-/* The derivative of an activation, from its result */
+/* The derivative of TANH or RELU, from its result */
 INLINE Vector slope(Vector y, int activation) {
     if (activation == TANH) return fma_(-y, y, all(1.0f));
     return (Vector)((Bits)all(1.0f) & (y > 0.0f));

@@ -108,14 +108,14 @@ class Learner:
             pool.execute(ComputeGradients(epoch, minibatch))
             pool.execute(ReduceGradients())
             timer.switch("reduce")
-            terms, largest_log_ratio = self._results()
+            terms, largest_log_ratio = self._reduce_results()
             self._check(terms, largest_log_ratio, iteration, epoch, minibatch)
             first_log_ratio = first_log_ratio if kls else largest_log_ratio
             kls.append(terms["approx_kl"])
             if config.target_kl is not None and terms["approx_kl"] > config.target_kl:
                 break
             timer.switch("optimizer")
-            norms.append(self._clip(epoch, minibatch))
+            norms.append(self._set_gradient_factor(epoch, minibatch))
             pool.execute(StepOptimizer())
             self._limit_log_std()
             steps.append(terms)
@@ -144,7 +144,7 @@ class Learner:
         if self.config.normalize_obs:
             merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
 
-    def _results(self) -> tuple[dict[str, float], float]:
+    def _reduce_results(self) -> tuple[dict[str, float], float]:
         """All-reduce the gradient and the results of a minibatch.
 
         Returns:
@@ -178,7 +178,7 @@ class Learner:
                 "report this error",
             )
 
-    def _clip(self, epoch: int, minibatch: int) -> float:
+    def _set_gradient_factor(self, epoch: int, minibatch: int) -> float:
         """Set the factor of the gradient, and count the step. Return the L2 norm of the gradient before clipping.
 
         Raises:

@@ -51,8 +51,12 @@ def input_shape(leaf: Leaf) -> tuple[int, ...]:
     return leaf.image_size if leaf.kind == "image" else (leaf.input_size,)
 
 
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+"""By value of --activation. `activate` and `slope` in kernels/vectors.h are the same for the kernels."""
+
+
 class Mlp(nn.Module):
-    """Linear layers, each followed by the activation.
+    """Linear layers, each followed by the activation. `LayerBuilder.encoder` makes the same layers for the kernels.
 
     Attributes:
         activation: see --activation.
@@ -69,8 +73,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, …] to [B, features]."""
-        activate = torch.tanh if self.activation == "tanh" else torch.relu
-        x = x.flatten(1)
+        activate, x = ACTIVATIONS[self.activation], x.flatten(1)
         for linear in self.linears:
             x = activate(linear(x))
         return x

@@ -20,7 +20,7 @@ from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import ActorCritic, move_parameters, parameter_offsets
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
-from shmppo.ppo.torch_gradients import GradientInputs, TorchNetwork
+from shmppo.ppo.torch_gradients import GradientInputs, TorchGradients
 from shmppo.spaces.distributions import Distribution
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class DeviceGradients(ShardGradients):
         self._size = [*offsets, size][len(model.network_parameters)]  # extensions compute the rest on the CPU
         device_model = copy.deepcopy(model).to(device)
         move_parameters(device_model, self._inputs.weights, keep=False)
-        network = TorchNetwork(config, device_model, self._inputs, self._device_gradients)
+        network = TorchGradients(config, device_model, self._inputs, self._device_gradients)
         super().__init__(config, distribution, model, buffers, network)
 
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:

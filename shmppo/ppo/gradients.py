@@ -25,7 +25,7 @@ from shmppo.models.native import uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.loss import Loss, LossInputs
 from shmppo.ppo.native_gradients import NativeGradients
-from shmppo.ppo.torch_gradients import TorchNetwork
+from shmppo.ppo.torch_gradients import TorchGradients
 from shmppo.spaces.distributions import Distribution
 
 
@@ -91,7 +91,7 @@ class ShardGradients:
         elif uses_kernels(config, model):
             self._network = NativeGradients(config, model, buffers)
         else:
-            self._network = TorchNetwork.of_buffers(config, model, buffers)
+            self._network = TorchGradients.of_buffers(config, model, buffers)
         losses = [one.GRADIENTS for one in added("feature_loss") if one.NAME in model.feature_losses]
         self._feature_losses = [loss(config, model, buffers) for loss in losses]
 

@@ -1,5 +1,12 @@
 """The loss: its formulas, and the list of its terms.
 
+    loss = policy_loss + value_coef·value_loss − entropy_coef·entropy
+
+--objective penalty adds penalty_coef·approx_kl, whose value its policy_loss contains.
+
+The derivatives with respect to the outputs of the network are written by hand, and tests compare them with those of
+autograd. The kernels or torch then compute the gradients of the weights.
+
 What is known about a term stands at its place in `TERMS`, and everything else follows: the sizes of shared arrays, the
 loss that processes compute, and the columns of metrics.csv.
 
@@ -244,8 +251,7 @@ def clip_fraction(inputs: LossInputs, _: float) -> TermResult:
 
 
 def policy_coef(schedule: Schedule, iteration: int) -> float:
-    """weight of the objective in this iteration: 1, or 0 in the critic's warm-up and if only other terms train the
-    actor"""
+    """1 if the objective trains the actor in this iteration; 0 in the critic's warm-up and if only other terms do"""
     return 0.0 if OBJECTIVES[schedule.config.objective] is None else float(schedule.trains_actor(iteration))
 
 
@@ -266,7 +272,8 @@ class Term(NamedTuple):
     compute: Callable[[LossInputs, float], TermResult]
     """Gets the steps, and the coefficient or 0. Its metric is the mean over the minibatches."""
     coefficient: Callable[[Schedule, int], float] | None = None
-    """Returns the coefficient in an iteration. It is a metric, too. None: the coefficient does not change."""
+    """Returns the coefficient in an iteration, which is a metric, too. None: `compute` gets 0, and multiplies its
+    derivatives by an option itself (see `value_loss`)."""
     group: str = "losses"
     """Group of its metric in trackers. Coefficients belong to the group policy."""
     is_used: Callable[[TrainConfig], bool] | None = None

@@ -40,7 +40,7 @@ class GradientInputs(NamedTuple):
         )
 
 
-class TorchNetwork:
+class TorchGradients:
     """An actor-critic whose sequences are padded to the longest one. It has the interface `GradientNetwork`."""
 
     one_by_one = True
@@ -62,7 +62,7 @@ class TorchNetwork:
         )
 
     @classmethod
-    def of_buffers(cls, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> TorchNetwork:
+    def of_buffers(cls, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> TorchGradients:
         """Return a network that reads and writes the shared memory."""
         gradients = torch.from_numpy(buffers.shard_results.gradients)
         return cls(config, model, GradientInputs.of(buffers), gradients)

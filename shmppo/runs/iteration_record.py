@@ -87,9 +87,9 @@ class RecordingLearner(Learner):
             self._record.update["minibatches"] = _digest(_used_parts(minibatches))
         return super().update(iteration, pool)
 
-    def _results(self) -> tuple[dict[str, float], float]:
+    def _reduce_results(self) -> tuple[dict[str, float], float]:
         """Record the weights before a minibatch, and its gradient."""
-        result = super()._results()
+        result = super()._reduce_results()
         if self._active:
             epoch, minibatch = divmod(len(self._record.update) // 2, self.config.minibatches)
             place = f"(minibatch {minibatch} of epoch {epoch})"

@@ -27,7 +27,7 @@ def train_iterations(session: Session) -> None:
             with ExitStack() as features:
                 for feature in session.features:
                     features.enter_context(feature.around_rollout(iteration))
-                session.execute(Collect(iteration))
+                session.execute(Collect(iteration))  # once more if an environment draws from a global generator
             state.log_actions(rollout)
             timer.switch("advantage")
             advantages = compute_advantages(config, rollout, learner.reward_normalizer, group)

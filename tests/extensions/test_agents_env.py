@@ -281,7 +281,7 @@ def test_an_environment_that_raises_is_named_with_its_episode(call: str) -> None
     setattr(env_of(envs, row=3), call, fail)
     where = {"reset": r"reset\(seed=\d+\) of episode 5", "step": "step"}
     message = rf"^environment 1: {where[call]} raised ValueError\('no license'\)"
-    message += r".*\(episode 4, " if call == "step" else ""
+    message += r".*\(episode 4 with seed \d+, " if call == "step" else ""
     use = (lambda: envs.reset_env(4, 5)) if call == "reset" else lambda: envs.step([0] * 6, np.zeros(6), *flags)
     with pytest.raises(EnvError, match=message):
         use()

@@ -68,12 +68,15 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("opponent", "exact"), [("take_one", True), ("tire", False)])
+@pytest.mark.parametrize(
+    ("opponent", "exact"),
+    [("take_one", True), ("tire", False), ("tire_later", True)],  # what changes later is not detected
+)
 def test_an_opponent_of_decisive_evaluations_that_remembers_makes_a_run_inexact(
     opponent: str, exact: bool, workers: int, tmp_path: Path
 ) -> None:
-    own = {"eval_opponent": f"agent_environments:{opponent}", "run_dir": str(tmp_path / "run")}
-    summary = train(dataclasses.replace(BASE, workers=workers, eval_every=2, best_by="eval/return", **own))
+    own = {"eval_opponent": f"agent_environments:{opponent}", "eval_every": 2, "best_by": "eval/return"}
+    summary = train_in(tmp_path / "run", BASE, workers=workers, **own)
     reason = "an episode of an evaluation had another result when it was repeated"
     assert summary["inexact_reasons"] == [reason] * (not exact)
 

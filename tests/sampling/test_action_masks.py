@@ -100,7 +100,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("how", FAULTS)
 def test_the_error_for_an_invalid_mask_names_the_environment_and_the_step(how: str, tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=FAULTS[how] + r".*\(episode 0, after 2 steps\)"):
+    with pytest.raises(EnvError, match=FAULTS[how] + r".*\(episode 0 with seed \d+, after 2 steps\)"):
         train_in(tmp_path / "run", BASE, env_kwargs=MULTI | {"mask": how})
 
 

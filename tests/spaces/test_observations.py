@@ -259,7 +259,7 @@ WRONG = [
 def test_an_observation_outside_its_space_ends_the_run(space: str, value: Any, message: str) -> None:
     _, one = collector(dataclasses.replace(BASE, env_kwargs={"space": space, "wrong": value}))
     with pytest.raises(
-        EnvError, match=rf"step returned an invalid observation: {message} \(episode 0, after 2 steps\)"
+        EnvError, match=rf"step returned an invalid observation: {message} \(episode 0 with seed \d+, after 2 steps\)"
     ):
         one.collect(0, PhaseTimer())
 

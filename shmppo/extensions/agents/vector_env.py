@@ -146,6 +146,8 @@ class AgentsVectorEnv(VectorEnv):
         handle.index = self.handles[columns.start].index // self._size  # an evaluation may have changed it
         self._opponents[columns.start : columns.stop] = self._seats(e, episode)
         handle.reset(episode, options)
+        for i in columns:
+            self.handles[i].seed = handle.seed
         for leaf in self.obs:
             leaf[columns.start : columns.stop] = 0
         self._store(e, "reset")

@@ -239,7 +239,7 @@ class UserVectorEnv(VectorEnv):
         streams = [self._config.first_env + handle.index for handle in self.handles]
         seeds: list[int | None] = [None] * len(streams)
         for i, episode in zip(indices, episodes, strict=True):
-            seeds[i] = episode_seed(self._config.seed, streams[i], episode)
+            self.handles[i].seed = seeds[i] = episode_seed(self._config.seed, streams[i], episode)
         mask = np.zeros(len(streams), bool)
         mask[indices] = True
         options = None if mask.all() else {"reset_mask": mask}
