@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,36 +27,9 @@ from shmppo.ppo.native_gradients import NativeGradients
 from shmppo.ppo.torch_gradients import TorchGradients
 from shmppo.spaces.distributions import Distribution
 
-
-class GradientNetwork(Protocol):
-    """Computes a network and its gradients, for one batch of sequences after the other."""
-
-    one_by_one: bool
-    """Whether a batch must be one shard, because the results of its rows depend on the others."""
-
-    def load(self) -> None:
-        """Read the current weights."""
-
-    def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the policy parameters [R, O], the values [R], and for a loss of features those of the actor [R, F].
-
-        The next call overwrites them.
-
-        Args:
-            active: int32 [L], number of sequences that have a step t.
-            index: int64 [R], the index of each row in arrays [T·N, …].
-            state: [J, S], before the first step.
-        """
-
-    def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
-        """Write the gradients of shards, given the derivatives of the loss with respect to the last outputs.
-
-        Args:
-            shards: the shards of the batch.
-            order: int64 [R], the rows of the first shard in ascending order, then those of the next one.
-            bounds: int64 [shards + 1], where the rows of each shard begin in `order`.
-            by_outputs: one derivative for each of them, of the same shape.
-        """
+GradientNetwork = NativeGradients | TorchGradients
+"""Computes a network and its gradients, for one batch of sequences after the other. `NativeGradients` explains the
+methods."""
 
 
 class ShardGradients:

@@ -1,4 +1,4 @@
-"""The network and its gradients, computed by the kernels."""
+"""The network and its gradients, computed by the kernels. The axes are those of `shmppo.ppo.gradients`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class NativeGradients:
     """A `GradientNetwork` of the kernels. Its memory grows with the largest batch."""
 
     one_by_one = False
+    """Whether a batch must be one shard, because the results of its rows depend on the others."""
 
     def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
         self._model, self._gradients = model, buffers.shard_results.gradients
@@ -42,9 +43,19 @@ class NativeGradients:
         )
 
     def load(self) -> None:
+        """Read the current weights."""
         self._network.load()
 
     def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute the policy parameters [R, O], the values [R], and for a loss of features those of the actor [R, F].
+
+        The next call overwrites them.
+
+        Args:
+            active: int32 [L], number of sequences that have a step t.
+            index: int64 [R], the index of each row in arrays [T·N, …].
+            state: [J, S], before the first step.
+        """
         needed = len(index), len(state)
         capacity = tuple(n * 5 // 4 if n > most else most for n, most in zip(needed, self._capacity, strict=True))
         if capacity != self._capacity:
@@ -55,6 +66,14 @@ class NativeGradients:
         return tuple(output[: len(index)] for output, _ in self._network.outputs)
 
     def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
+        """Write the gradients of shards, given the derivatives of the loss with respect to the last outputs.
+
+        Args:
+            shards: the shards of the batch.
+            order: int64 [R], the rows of the first shard in ascending order, then those of the next one.
+            bounds: int64 [shards + 1], where the rows of each shard begin in `order`.
+            by_outputs: one derivative for each of them, of the same shape.
+        """
         for (_, derivatives), given in zip(self._network.outputs, by_outputs, strict=True):
             derivatives[: len(given)] = given
         self._network.backward(shards, order, bounds)
