@@ -42,22 +42,19 @@ COMMANDS = {
 
 def usage() -> str:
     """Return the help text of `shmppo --help`."""
-    lines = [f"  {name:<11}{command.meaning}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: shmppo COMMAND [flags]",
-            "",
-            "Train recurrent PPO policies. python -m shmppo.COMMAND does the same.",
-            "",
-            "Commands:",
-            *lines,
-            "",
-            "shmppo COMMAND --help shows the flags of a command. shmppo --version shows the",
-            "version. To install completion for bash (or zsh):",
-            "  shmppo --tyro-write-completion bash \\",
-            "      ~/.local/share/bash-completion/completions/shmppo",
-        ]
-    )
+    commands = "\n".join(f"  {name:<11}{command.meaning}" for name, command in COMMANDS.items())
+    return f"""\
+usage: shmppo COMMAND [flags]
+
+Train recurrent PPO policies. python -m shmppo.COMMAND does the same.
+
+Commands:
+{commands}
+
+shmppo COMMAND --help shows the flags of a command. shmppo --version shows the
+version. To install completion for bash (or zsh):
+  shmppo --tyro-write-completion bash \\
+      ~/.local/share/bash-completion/completions/shmppo"""
 
 
 def options_by_subcommand(name: str) -> dict[str, type]:
