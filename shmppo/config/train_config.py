@@ -367,7 +367,6 @@ def _check(config: TrainConfig) -> None:
         if check := vars(kind).get("check"):
             check(config)
     _check_combinations(config)
-    _check_workers(config)
     _check_minibatches(config)
 
 
@@ -377,9 +376,6 @@ def _check_combinations(c: TrainConfig) -> None:
         "--critic-warmup-steps needs --separate-critic all, because otherwise the policy would change, too; add it, or "
         "leave out --critic-warmup-steps",
     )
-
-
-def _check_workers(c: TrainConfig) -> None:
     require(
         c.num_workers <= c.num_envs,
         f"--workers is {c.num_workers} but --num-envs is {c.num_envs}; "
