@@ -18,7 +18,7 @@ from shmppo.loggers.metrics import DECISIVE, EVALUATION_GLOSSARY, columns
 from shmppo.loggers.trackers import Row
 
 _COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run may be another one
-_CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
+_CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 
 class Decisions:
@@ -47,17 +47,13 @@ class Decisions:
         self.schedule = load_schedule(config)
         self._conditions: list[tuple[str, str, str, float]] = []
         for text in config.stop_when:
-            where, found = f"--stop-when {text!r}", _CONDITION.fullmatch(text)
+            found = _CONDITION.fullmatch(text)
             if found is None:
-                raise ConfigError(f"{where} has another form; write METRIC>=VALUE or METRIC<=VALUE")
+                advice = "write METRIC>=VALUE or METRIC<=VALUE with a number as VALUE"
+                raise ConfigError(f"--stop-when {text!r} has another form; {advice}")
             metric, comparison, number = found.groups()
-            try:
-                limit = float(number)
-            except ValueError:
-                limit = math.nan
-            require(not math.isnan(limit), f"{where} ends with {number}; it must be a number")
             _check(config, "--stop-when", metric)
-            self._conditions.append((text, metric, comparison, limit))
+            self._conditions.append((text, metric, comparison, float(number)))
         self.needed = {self.best_metric, *(metric for _, metric, _, _ in self._conditions)}
 
     def take(self, row: Row) -> None:
