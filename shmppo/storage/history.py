@@ -13,7 +13,7 @@ from shmppo.errors import ConfigError
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.storage.run_directory import EVALUATIONS, METRICS
-from shmppo.utils.files import read_file, replaced_file
+from shmppo.utils.files import read_file, write_file
 
 TABLES = tuple(name for module in added("files") for name in module.TABLES)
 """Tables of extensions, whose rows begin with an iteration."""
@@ -48,8 +48,7 @@ def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
         if path.is_file():
             header, kept = _rows_until(path, last)
             if kept:
-                with replaced_file(path) as temporary:
-                    temporary.write_bytes(b"".join([header, *kept]))
+                write_file(path, b"".join([header, *kept]))
             else:
                 path.unlink()
     for path in [path for name in DIRECTORIES for path in (run_dir / name).glob("*")]:

@@ -26,8 +26,8 @@ from shmppo.utils.files import (
     read_file,
     read_object,
     refuse_links,
-    replaced_file,
     short_path,
+    write_file,
     write_json,
 )
 
@@ -182,8 +182,7 @@ class MetricsFile:
         """
         self._path = path
         if not path.exists():
-            with replaced_file(path) as temporary:
-                temporary.write_bytes(",".join(columns).encode() + b"\r\n")
+            write_file(path, ",".join(columns).encode() + b"\r\n")
         self._columns = read_file(path).splitlines()[0].decode(errors="replace").split(",")
 
     def write(self, row: dict[str, float], weights_hash: str = "") -> None:
@@ -212,5 +211,4 @@ class MetricsFile:
         self._columns += names
         rows = read_file(self._path).splitlines()[1:]
         lines = [",".join(self._columns).encode(), *(row + b",nan" * len(names) for row in rows)]
-        with replaced_file(self._path) as temporary:
-            temporary.write_bytes(b"".join(line + b"\r\n" for line in lines))
+        write_file(self._path, b"".join(line + b"\r\n" for line in lines))

@@ -22,7 +22,7 @@ from shmppo.policies.policy import TrainedPolicy
 from shmppo.spaces.distributions import MASKED
 from shmppo.spaces.normalization import leaf_statistics
 from shmppo.spaces.observations import Leaf
-from shmppo.utils.files import replaced_file
+from shmppo.utils.files import write_file
 
 TEST_STEPS = 16
 TYPES = {"float32": "float", "int32": "int32_t", "uint8": "uint8_t"}
@@ -229,19 +229,14 @@ def export_c(trained: TrainedPolicy, path: Path, *, binary: bool = False) -> Non
     }  # fmt: skip
     for suffix in (".c", ".h"):
         template = Template((_TEMPLATES / f"policy{suffix}").read_text(encoding="utf-8"))
-        _write(path.with_suffix(suffix), template.substitute(texts).encode())
+        write_file(path.with_suffix(suffix), template.substitute(texts).encode())
     if binary:
-        _write(path.with_suffix(".bin"), weights.tobytes())
+        write_file(path.with_suffix(".bin"), weights.tobytes())
 
 
 def _identifier(text: str) -> str:
     """Return a text as a part of a name in C."""
     return re.sub(r"^(?=\d)|\W", "_", text, flags=re.ASCII)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replaced_file(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def _lines(numbers: np.ndarray) -> str:

@@ -174,6 +174,16 @@ def replaced_file(path: Path) -> Iterator[Path]:
         raise
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file atomically: other processes see either the old or the new content.
+
+    Raises:
+        OSError: if it cannot be written. The incomplete file is removed.
+    """
+    with replaced_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def read_object(path: Path, advice: str) -> dict[str, Any]:
     """Read a file that contains a JSON object.
 
@@ -195,13 +205,8 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file atomically: other processes see either the old or the new content.
-
-    Raises:
-        OSError: if it cannot be written. The incomplete file is removed.
-    """
-    with replaced_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    """Write a JSON file (see `write_file`)."""
+    write_file(path, f"{json.dumps(content, indent=2)}\n".encode())
 
 
 def complete_rows(path: Path) -> list[dict[str, str]]:
