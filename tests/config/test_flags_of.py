@@ -1,4 +1,4 @@
-"""The flags that are read from option dataclasses."""
+"""The flags that are read from option dataclasses, and the values that extensions add to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The campaign on POPGym: what its table holds, its resumption, and its Markdown table. No test needs popgym."""
+"""The campaign on POPGym: what its table holds, its resumption, and the best players. No test needs popgym."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments with several agents: which rows act, and what they receive."""
+"""Environments with several agents: which rows act, what they receive, what is refused, and environments that go wrong."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,6 +49,13 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
             [row[name] for row in rows if row[name] == row[name]]
         )
     assert "_hparams_/session_start_info" in events.summary_metadata
+
+
+def test_a_logger_that_has_not_started_does_not_finish() -> None:
+    calls: list[object] = []
+    logger: Any = SimpleNamespace(finish=calls.append)
+    LoggerList(loggers=[logger]).finish(None)
+    assert calls == []
 
 
 @pytest.mark.parametrize("callback", [[print], object(), lambda a, b, c: None])

@@ -1,4 +1,4 @@
-"""Sums over ranks, which are processes of their own here, and the configurations of ranks."""
+"""Sums over ranks, which are processes of their own here, the configurations of ranks, and their failure messages."""
 
 from __future__ import annotations
 

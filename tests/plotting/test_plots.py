@@ -1,4 +1,7 @@
-"""Plots of runs: statistics by hand, runs grouped by their configuration, and the files that are written."""
+"""Plots of runs: statistics by hand, runs grouped by their configuration, and the files that are written.
+
+The page of `plot --out report.html` is complete, without other files, and as wide as the window.
+"""
 
 from __future__ import annotations
 

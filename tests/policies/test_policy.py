@@ -1,4 +1,4 @@
-"""A loaded policy acts on one observation or a batch, and says how its images are laid out."""
+"""A loaded policy acts on one observation or a batch, says how its images are laid out, and refuses other inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Resume from any checkpoint of a run, in a new directory if it is not the newest; and which changes are allowed."""
+"""Resume from any checkpoint of a run, in a new directory if it is not the newest; and which changes are allowed.
+
+Also runs that ended early after their last iteration, and episodes that cannot be replayed because they are too long.
+"""
 
 from __future__ import annotations
 

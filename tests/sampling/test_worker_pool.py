@@ -1,4 +1,4 @@
-"""A pool of real workers: in each phase they write only what the layout table allows."""
+"""A pool of real workers: in each phase they write only what the layout table allows, and failures are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoint files: which are kept, which is selected, and what a save that is killed leaves."""
+"""Checkpoint files: which are kept, selected, and refused, and what a killed save or a failed run leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""About 300 wrong command lines, generated from the flags of all commands: exit code 2, a message, and no traceback."""
+"""Command lines that no run can use: exit code 2, a message, and no traceback.
+
+About 300 of them are generated from the flags of all commands. Others have values or an environment that cannot be used.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ What is checked of a block depends on its language:
   `search` and `bench` only the flags are parsed. RUN_DIR and ANOTHER_RUN_DIR are trained runs. A block whose first line
   begins with `# requires` is only checked for flags.
 - `text` and `yaml`: they are only shown.
+
+The cells of the notebook tutorial run one after the other, as in a kernel that is not started from a file.
 """
 
 from __future__ import annotations
