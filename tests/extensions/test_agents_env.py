@@ -1,4 +1,4 @@
-"""Environments with several agents: which rows act, what they receive, what is refused, and environments that go wrong."""
+"""Environments with several agents: which columns act, what they receive, what is refused, and what goes wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Command lines that no run can use: exit code 2, a message, and no traceback.
 
-About 300 of them are generated from the flags of all commands. Others have values or an environment that cannot be used.
+About 300 of them are generated from the flags of all commands. Others have unusable values or environments.
 """
 
 from __future__ import annotations
