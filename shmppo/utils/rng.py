@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 _PLAIN_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 ACTION_NOISE, MINIBATCHES, DETERMINISM_CHECK, PLAYBACK, INITIAL_WEIGHTS = 0, 1, 2, 3, 6
-"""Purposes of streams. 4 and 5 belong to the extension `agents`."""
+"""Purposes of streams. 4 and 5 belong to extensions."""
 
 
 def keyed_generator(
