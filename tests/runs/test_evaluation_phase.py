@@ -20,7 +20,7 @@ from shmppo.errors import ConfigError, ShmppoError
 from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
-from shmppo.runs.launch import resume
+from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.phase_timer import PHASES
 
@@ -108,7 +108,7 @@ def test_a_run_that_gets_a_signal_has_a_last_evaluation_only_if_it_has_finished(
         if row["iteration"] == at:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    summary = train_in(tmp_path / "run", SMALL, eval_every=9, callback=callback)
+    summary = train(dataclasses.replace(SMALL, eval_every=9, run_dir=str(tmp_path / "run")), callback=callback)
     assert (summary["stop_reason"], summary.interrupted) == ("finished" if evaluated else "signal", True)
     assert [row["iteration"] for row in evaluation_rows(tmp_path / "run")] == evaluated
 

@@ -65,7 +65,8 @@ def test_the_end_of_a_run_is_compared_but_not_a_pause(
     fields: dict[str, Any], callback: Callable[[Any], bool] | None, best: int, tmp_path: Path
 ) -> None:
     """Of 41 iterations, every third one is compared."""
-    train_in(tmp_path / "run", BASE, total_steps=4 * 32 * 41, best_by="env_steps", **fields, callback=callback)
+    config = dataclasses.replace(BASE, total_steps=4 * 32 * 41, best_by="env_steps")
+    train(dataclasses.replace(config, **fields, run_dir=str(tmp_path / "run")), callback=callback)
     assert load_checkpoint(tmp_path / "run" / BEST)["iteration"] == best
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from public_helpers import python
 
 SCRIPT = """
 import builtins, io, os, sys
@@ -50,7 +50,8 @@ def test_a_run_without_what_only_linux_has(tmp_path: Path) -> None:
     environment, outputs = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, []
     for hidden in ("", "1"):
         (tmp_path / hidden).mkdir(exist_ok=True)
-        done = python(script, "run", env=environment | {"HIDE": hidden}, cwd=tmp_path / hidden)
+        command, own = [sys.executable, str(script), "run"], environment | {"HIDE": hidden}
+        done = subprocess.run(command, env=own, cwd=tmp_path / hidden, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1]
