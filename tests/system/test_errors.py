@@ -24,7 +24,8 @@ WAYS_OUT = re.compile(
     r"|\b(continue|resume|see|put|add|check|write|leave)\b"
 )
 BY_NATURE = (
-    "worker {…} died", "worker {…} failed", "worker {…} answered", "could not be made: {…}", "(episode {…}{…}, after {…} ",
+    "worker {…} died", "worker {…} failed", "worker {…} answered", "could not be made: {…}",
+    "(episode {…}{…}, after {…} ",
 )  # fmt: skip
 """Messages about a process or an environment of the user. The traceback contains the reason."""
 
