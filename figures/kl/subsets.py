@@ -107,7 +107,7 @@ def update_on(
     update_only = everything._replace(columns=range(0), episodes=range(0))
     share: Any = Share(config, task, learner.model, buffers, update_only, PhaseTimer())
     statistics = learner.update(iteration, share)
-    return torch.from_numpy(buffers.published.weights.copy()), statistics.optimizer_steps
+    return torch.from_numpy(buffers.published.weights.copy()), statistics["optimizer_steps"]
 
 
 class Policies:

@@ -117,7 +117,7 @@ def test_the_error_names_the_environment_the_violated_rule_and_the_step(how: str
     with pytest.raises(EnvError, match=BROKEN[how]) as raised:
         collector(2, 4).collect(0, PhaseTimer())
     assert raised.value.env_index == 2
-    assert "episode 5, after " in str(raised.value)
+    assert "episode 5 with seed " in str(raised.value)
     assert learner.weights_sha256() == before
 
 

@@ -92,7 +92,7 @@ def test_a_worker_that_hangs_is_detected_while_another_makes_progress(
     with (
         running_pool(config, tmp_path / "run.log") as (_, _, pool),
         pytest.raises(
-            EnvError, match=r"step raised TimeoutError\('no result in time; .*\(episode [0-9]+, after [0-9]+ steps\)"
+            EnvError, match=r"TimeoutError\('no result in time; .*\(episode \d+ with seed \d+, after \d+ steps"
         ),
     ):
         pool.execute(Collect(0))
