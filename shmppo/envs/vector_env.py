@@ -61,9 +61,11 @@ def as_env_error(env_index: int, what: str = "could not be made:") -> Iterator[N
 
 
 class EnvHandle:
-    """One environment of the run, identified by its index, with the number and the seed of its current episode.
+    """One environment of the run, identified by its index.
 
-    Without a seed, it is None.
+    Attributes:
+        episode: number of its current episode.
+        seed: with which that episode was reset. None: without a seed.
     """
 
     def __init__(self, index: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
-from shmppo.ppo.loss import TERMS, Loss, meanings
+from shmppo.ppo.loss import TERMS, Loss, Term, meanings
 from shmppo.utils.phase_timer import PHASES
 
 WEIGHTS_HASH = "weights_hash"
@@ -16,16 +18,17 @@ Described = dict[str, tuple[str, str]]
 """By name of a metric: its group in trackers, which show `approx_kl` as `policy/approx_kl`, and its meaning."""
 
 
-def _of_terms(*, used_always: bool) -> Described:
-    """Describe the metrics of terms of the loss."""
-    terms = [term for term in TERMS if (term.is_used is None) == used_always]
+_EVERY = [term for term in TERMS if term.is_used is None]
+_SOME = [term for term in TERMS if term.is_used is not None]
+
+
+def _of_terms(terms: Sequence[Term]) -> Described:
     return {name: (term.group, text) for term in terms for name, text in meanings([term.compute]).items()}
 
 
-def _of_coefficients(*, used_always: bool) -> Described:
-    """Describe the metrics of their coefficients."""
-    used = [term.coefficient for term in TERMS if term.coefficient and (term.is_used is None) == used_always]
-    return {name: ("policy", text) for name, text in meanings(used).items()}
+def _of_coefficients(terms: Sequence[Term]) -> Described:
+    used = meanings(term.coefficient for term in terms if term.coefficient)
+    return {name: ("policy", text) for name, text in used.items()}
 
 
 _DESCRIBED: Described = {
@@ -39,7 +42,7 @@ _DESCRIBED: Described = {
     ),
     "return_mean_100": ("rollout", "mean undiscounted return of the last 100 finished episodes"),
     "length_mean_100": ("rollout", "mean length of the last 100 finished episodes, in steps"),
-    **_of_terms(used_always=True),
+    **_of_terms(_EVERY),
     "approx_kl_last_epoch": (
         "policy", "`approx_kl` over the last M minibatches; β and `--lr-schedule kl-adaptive` adapt to it"
     ),
@@ -52,7 +55,7 @@ _DESCRIBED: Described = {
     ),
     "explained_variance": ("losses", "1 − Var(target − value) / Var(target) over the rollout"),
     "learning_rate": ("policy", "learning rate of this iteration"),
-    **_of_coefficients(used_always=True),
+    **_of_coefficients(_EVERY),
     "sync_seconds": ("time", "seconds spent on sending commands to workers and receiving acknowledgements"),
     "collect_seconds": ("time", "seconds until the slowest worker had finished its part of the rollout"),
     "allreduce_seconds": ("time", "seconds of collective operations with other ranks, including the wait for them"),
@@ -67,8 +70,8 @@ GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _DESCRIBED.items()
 """The columns of metrics.csv that every run has."""
 
 _ADDED: Described = {
-    **_of_terms(used_always=False),
-    **_of_coefficients(used_always=False),
+    **_of_terms(_SOME),
+    **_of_coefficients(_SOME),
     **{name: (module.GROUP, text) for module in added("metrics") for name, text in module.GLOSSARY.items()},
 }
 ADDED_GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _ADDED.items()}

@@ -126,9 +126,14 @@ def check_policy_trust(
         source, trust: see `check_trust`, also for the error.
     """
     fields = stored_config(json.loads(state["config"])).to_json() | ONLY_FOR_LEARNING
-    if not makes_environment and "spaces" in state:
+    if not makes_environment and _stored_spaces(state) is not None:
         fields = {"network": fields["network"]}
     check_trust(fields, source, trust)
+
+
+def _stored_spaces(state: Mapping[str, Any]) -> Any:
+    """Return the spaces of the environment in a checkpoint. None: an earlier version wrote it, without spaces."""
+    return json.loads(state.get("spaces", "null"))
 
 
 def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] | None = None) -> TrainedPolicy:
@@ -148,7 +153,7 @@ def trained_from(state: dict[str, Any], env_kwargs: Mapping[str, Any] | None = N
     config, learner = replace(config, **ONLY_FOR_LEARNING), dict(state["learner"])
     digest = weights_sha256(learner["model"].values())
     learner["model"] = network_weights(learner["model"])
-    stored = json.loads(state.get("spaces", "null"))  # earlier versions did not store them
+    stored = _stored_spaces(state)
     if env_kwargs is None and stored is not None:
         task = stored_task(config, stored)
     else:

@@ -151,6 +151,17 @@ def test_a_command_refuses_code_that_is_not_trusted_in_one_line(
     assert "add --trust own_counter " in lines[0]
 
 
+@pytest.mark.parametrize("use", WITHOUT_ENVIRONMENT)
+def test_a_checkpoint_that_hides_its_spaces_imports_no_environment(use: str, own: Path, marker: Path) -> None:
+    from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
+
+    for path in own.glob("checkpoint*.pt"):
+        write_checkpoint(path, load_checkpoint(path) | {"spaces": "null"})
+    with refused(r"names code to import: --env own_counter:Own; .* add --trust own_counter"):
+        WITHOUT_ENVIRONMENT[use](own)
+    assert not marker.exists()
+
+
 def test_an_edited_checkpoint_imports_nothing(own: Path, marker: Path) -> None:
     from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 
