@@ -43,6 +43,14 @@ UNRECORDED: dict[str, dict[str, Any]] = {
         "env": "space_environments:Echo-v0", "env_kwargs": {"actions": "nested"}, "distribution": "beta",
         "ratio": "per-dimension",
     },
+    "device": {
+        "env": "Pendulum-v1", "hide_obs": (2,), "device": "cpu:0", "grad_shards": None, "squash_actions": True,
+        "entropy_coef": 0.01, "auxiliary": "networks:Predict",
+    },
+    "acting-on-device": {
+        "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "device": "cpu:0", "act_on": "device",
+        "grad_shards": None, "rollout_steps": 20, "prev_action": True,
+    },
     "clone": {"env": "CartPole-v1"},
     "snapshots": {"env": "environments:PutsBack-v0"},
     "global-generators": {"env": "environments:Draws", "eval_every": 2, "eval_episodes": 3},
@@ -115,6 +123,8 @@ def configuration(case: str, run_dir: Path, **changes: Any) -> TrainConfig:
     if case == "clone":
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         config = clone_of_recording(config, run_dir.parent / "episodes.npz")
+    if config.device != "cpu":  # its update is not divided
+        changes.pop("learning", None)
     return dataclasses.replace(config, **changes)
 
 

@@ -157,7 +157,7 @@ def learning_network(
         rollout=SimpleNamespace(obs=[obs]),
         published=SimpleNamespace(**statistics, weights=np.empty(0, np.float32)),
     )
-    made = NativeGradients if kernel == "native" else TorchGradients.of_buffers
+    made = NativeGradients if kernel == "native" else TorchGradients
     network = made(config, model, buffers)
     network.load()
     return network, gradients

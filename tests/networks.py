@@ -257,6 +257,14 @@ class DrawsWhileLearning(Plain):
         return features + (1e-4 * torch.rand(()) if torch.is_grad_enabled() and self._calls > 9 else 0.0), state
 
 
+class Puts(Plain):
+    """Uses an operation that torch has in no deterministic form. It changes nothing."""
+
+    def forward(self, obs: Mapping[str, Tensor], first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        torch.zeros(2).put_(torch.tensor([0, 1]), torch.zeros(2))
+        return super().forward(obs, first, state)
+
+
 class RunningMean(Plain):
     """From the fifth call on, it has a mean of its inputs."""
 

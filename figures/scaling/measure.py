@@ -6,6 +6,7 @@
     python -m figures.scaling.measure jobs
     python -m figures.scaling.measure load
     python -m figures.scaling.measure gpu
+    python -m figures.scaling.measure gpu --check
 
 workers: task A with 16 and with 64 environments, by `python -m shmppo.bench scaling` with 1 to 16 workers. Writes
 scaling.csv.
@@ -24,7 +25,8 @@ cores. Writes jobs.csv.
 
 load: task A with 0, 1, and 2 workers beside busy processes. Writes load.csv.
 
-gpu: sharded learning on all cores, and gradients on the GPU. Needs CUDA and ale-py. Writes gpu.csv.
+gpu: sharded learning on all cores, and the update on the GPU. Needs CUDA and ale-py. Writes gpu.csv; with --check only
+gpu_check.csv (`gpu_check`).
 
 Runs that are compared are interleaved. Measure on a machine without other load.
 """
@@ -47,6 +49,7 @@ from figures.common.interleaved import add_slice_flags, interleaved_rates, sprea
 from figures.common.jobs import ENDLESS, TASK_A, TASK_B
 from figures.common.paths import FIGURES, ROOT
 from figures.common.tables import read_rows, write_rows
+from figures.scaling import gpu_check
 from shmppo.config.checks import flags_with_values
 from shmppo.config.presets import PRESETS
 
@@ -168,6 +171,9 @@ def measure_load(options: argparse.Namespace) -> None:
 
 def measure_gpu(options: argparse.Namespace) -> None:
     """Run `bench throughput` on both devices, one after the other; write a row per job with the medians."""
+    if options.check:
+        gpu_check.main(options.device)
+        return
     rows: list[dict[str, Any]] = []
     for job, fields in GPU_JOBS.items():
         rates: dict[str, list[float]] = {device: [] for device in DEVICES}
@@ -192,6 +198,8 @@ PARTS = {
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--check", action="store_true", help="with gpu: check the device instead of measuring it")
+    parser.add_argument("--device", default="cuda", help="with gpu --check")
     add_slice_flags(parser, slices=9, seconds=6.0)
     options = parser.parse_args()
     PARTS[options.part](options)

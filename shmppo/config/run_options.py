@@ -7,6 +7,7 @@ The docstring after each field is also the help text of its flag. `options` defi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -31,12 +32,14 @@ class ProcessOptions:
     learning: Literal["auto", "central", "sharded"] = option("auto", resumable=True, per_rank=True, set_by_search=True)
     """Where gradients are computed. central: in the learner. sharded: in the learner and the workers. auto: sharded if
     both W and G are at least 2. Both give the same weights."""
-    device: str = "cpu"
-    """Device of the learner's gradients: cpu, cuda, or cuda:1. Sampling stays on the CPU. Other devices than cpu need
-    central learning. Such a run has other weights and is not reproducible (exact: false)."""
+    device: str = option("cpu", resumable=True)
+    """Device of the update: cpu, cuda, or cuda:1. With cuda, local rank r has GPU r. The weights depend on the type of
+    GPU. cpu:0 is for tests: as on a GPU, but on the CPU."""
+    act_on: Literal["workers", "device"] = "workers"
+    """Who computes the actions of training: the workers, or the learner on --device, for convolutions."""
     kernel: Literal["auto", "native", "torch"] = "auto"
     """What computes the network. native: the compiled kernels, on the CPU. torch: torch's own modules. auto: the
-    kernels, but torch for convolutions, --network, a --device other than cpu, and installations without a C compiler.
+    kernels, but torch for convolutions, --network, and installations without a C compiler.
     The weights depend on it."""
     convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = option(False, derived=True, inherited=False)
     """Whether the network has layers of type Conv2d. The run sets it at its start."""
@@ -67,7 +70,10 @@ class ProcessOptions:
     def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         require(self.run_dir != "", "--run-dir is empty; name a directory, or leave it out")
-        require(self.device == "cpu" or self.device.startswith("cuda"), f"--device is {self.device}; use cpu or cuda")
+        known = re.fullmatch("cpu(:0)?|cuda(:[0-9]+)?", self.device)
+        require(known is not None, f"--device is {self.device}; use cpu or cuda")
+        acts = self.act_on == "workers" or self.device != "cpu"
+        require(acts, "--act-on device needs a GPU; add --device cuda, or leave it out")
 
 
 @dataclass(frozen=True)

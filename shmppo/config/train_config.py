@@ -118,8 +118,8 @@ class TrainConfig(
 
     @property
     def computed_by(self) -> str:
-        """What computes the gradients: "torch" also if it computes only those of an extension, otherwise --kernel."""
-        return "torch" if self.uses_torch() else self.kernel
+        """What computes on the CPU: "torch" also if it computes only gradients of an extension, otherwise --kernel."""
+        return "torch" if self.uses_torch() or self.device == "cpu:0" else self.kernel
 
     @cached_property
     def recurrent(self) -> bool:
@@ -202,13 +202,15 @@ class TrainConfig(
     def shards(self) -> int:
         """G, or its default if None. It does not depend on the number of workers.
 
-        Small shards slow torch down, except in convolutions. On a GPU, no other process computes a part of them.
+        Small shards slow torch down, except in convolutions. A GPU computes whole minibatches.
         """
+        if self.device != "cpu":
+            return 1
         if self.grad_shards is not None:
             return self.grad_shards
         steps = self.rows * self.rollout_steps // self.minibatches
         by_size = steps // SHARD_STEPS
-        if self.device == "cpu" and (self.kernel != "torch" or self.convolutions):
+        if self.kernel != "torch" or self.convolutions:
             by_size = max(by_size, min(steps // SMALL_SHARD_STEPS, SMALL_SHARDS))
         by_sequences = self.min_sequences // self.minibatches
         return max(1, min(by_size, by_sequences, MAX_SHARDS))
@@ -384,6 +386,10 @@ def _check_combinations(c: TrainConfig) -> None:
     require(
         not c.portable or c.device == "cpu",
         f"--portable needs --device cpu, but it is {c.device}; leave out --portable",
+    )
+    require(
+        c.device == "cpu" or c.grad_shards is None,
+        f"--grad-shards divides the work of several cores, but --device is {c.device}; leave it out",
     )
     if c.learning == "sharded":
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")

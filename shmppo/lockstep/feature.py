@@ -24,9 +24,11 @@ class Feature:
 
     Attributes:
         inexact_reason: why runs with the feature are not reproducible. None: they are.
+        watches_steps: whether `after_optimizer_step` reads the weights.
     """
 
     inexact_reason: str | None = None
+    watches_steps = False
 
     @staticmethod
     def is_used(config: TrainConfig) -> bool:

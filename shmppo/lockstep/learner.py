@@ -6,6 +6,7 @@ shards, adds them, and steps the optimizer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +18,12 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
 from shmppo.lockstep.feature import Feature
-from shmppo.lockstep.pool import ComputeGradients, ReduceGradients, StepOptimizer
+from shmppo.lockstep.pool import ComputeGradients, ReduceGradients, StepOptimizer, Update
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
+from shmppo.ppo.device_update import padded_share
 from shmppo.ppo.gae import RewardNormalizer, merge_moments
 from shmppo.ppo.loss import Loss
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
@@ -104,20 +106,29 @@ class Learner:
         norms: list[float] = []
         kls: list[float] = []
         first_log_ratio = 0.0
-        for epoch, minibatch in np.ndindex(config.epochs, config.minibatches):
-            pool.execute(ComputeGradients(epoch, minibatch))
-            pool.execute(ReduceGradients())
-            timer.switch("reduce")
-            terms, largest_log_ratio = self._reduce_results()
+        ahead = self._minibatches_ahead()
+        for k, (epoch, minibatch) in enumerate(np.ndindex(config.epochs, config.minibatches)):
+            if ahead:
+                if k % ahead == 0:
+                    pool.execute(Update(k, k + ahead, self._first_limit(iteration)))
+                terms, largest_log_ratio, norm = self._device_results(k % ahead)
+            else:
+                pool.execute(ComputeGradients(epoch, minibatch))
+                pool.execute(ReduceGradients())
+                timer.switch("reduce")
+                terms, largest_log_ratio = self._reduce_results()
+                norm = l2_norm(self._buffers.shard_results.total)
             self._check(terms, largest_log_ratio, iteration, epoch, minibatch)
             first_log_ratio = first_log_ratio if kls else largest_log_ratio
             kls.append(terms["approx_kl"])
             if config.target_kl is not None and terms["approx_kl"] > config.target_kl:
                 break
             timer.switch("optimizer")
-            norms.append(self._set_gradient_factor(epoch, minibatch))
-            pool.execute(StepOptimizer())
-            self._limit_log_std()
+            norms.append(norm)
+            self._set_gradient_factor(norm, epoch, minibatch)
+            if not ahead:
+                pool.execute(StepOptimizer())
+                self._limit_log_std()
             steps.append(terms)
             for feature in self.features:
                 feature.after_optimizer_step(len(steps))
@@ -132,6 +143,7 @@ class Learner:
         return {
             **_named(self._loss.metrics, means),
             **_named(self._loss.coefficient_metrics, self._buffers.minibatches.coefficients),
+            **({} if config.device == "cpu" else {"padded_share": padded_share(config, self._buffers)}),
             "approx_kl_last_epoch": last_kl,
             "gradient_norm": float(np.mean(norms)) if norms else float("nan"),
             "first_log_ratio": first_log_ratio,
@@ -155,21 +167,34 @@ class Learner:
         terms, largest = self._all_reduce(self._gradient, terms, largest)
         return _named(self._loss.metrics, terms), largest
 
-    def _check(
-        self, terms: dict[str, float], largest_log_ratio: float, iteration: int, epoch: int, minibatch: int
-    ) -> None:
-        """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1.
+    def _minibatches_ahead(self) -> int:
+        """Return how many minibatches a device carries out before the learner looks at them. 0: none does."""
+        if self.config.device == "cpu" or self.config.ranks > 1:
+            return 0
+        return 1 if any(feature.watches_steps for feature in self.features) else self.config.minibatches
+
+    def _device_results(self, row: int) -> tuple[dict[str, float], float, float]:
+        """Return what `_reduce_results` does, and the norm of the gradient, of a minibatch on a device."""
+        results = self._buffers.shard_results.minibatches[row]
+        return _named(self._loss.metrics, results[:-2]), float(results[-2]), float(results[-1])
+
+    def _first_limit(self, iteration: int) -> float:
+        """Return the limit of |log ratio| in the first minibatch of an update.
 
         Steps that were held back have been sampled by the policy before, so their ratio is not 1.
         """
+        held = self._buffers.carries[iteration % 2].held[:, :1].any()
+        return math.inf if held else MAX_FIRST_LOG_RATIO[self.config.autocast]
+
+    def _check(
+        self, terms: dict[str, float], largest_log_ratio: float, iteration: int, epoch: int, minibatch: int
+    ) -> None:
+        """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
         policy, value = terms["policy_loss"], terms["value_loss"]
         if not np.isfinite([policy, value]).all():
             losses = f"policy {policy}, value {value}"
             raise _invalid(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
-        if epoch > 0 or minibatch > 0 or self._buffers.carries[iteration % 2].held[:, :1].any():
-            return
-        limit = MAX_FIRST_LOG_RATIO[self.config.autocast]
-        if not largest_log_ratio <= limit:
+        if epoch == minibatch == 0 and not largest_log_ratio <= (limit := self._first_limit(iteration)):
             raise _invalid(
                 epoch,
                 minibatch,
@@ -178,19 +203,16 @@ class Learner:
                 "report this error",
             )
 
-    def _set_gradient_factor(self, epoch: int, minibatch: int) -> float:
-        """Set the factor of the gradient, and count the step. Return the L2 norm of the gradient before clipping.
+    def _set_gradient_factor(self, norm: float, epoch: int, minibatch: int) -> None:
+        """Set the factor of the gradient, and count the step.
 
-        Raises:
-            TrainingError: if the gradient is not finite.
+        norm: L2 norm of the gradient before clipping. Raises TrainingError if it is not finite.
         """
-        norm = l2_norm(self._buffers.shard_results.total)
         if not np.isfinite(norm):
             raise _invalid(epoch, minibatch, f"the gradient is not finite: {NOT_FINITE_ADVICE}")
         limit = self.config.max_grad_norm
         self._buffers.optimizer.gradient_factor[0] = limit / norm if norm > limit else 1.0
         self._buffers.optimizer.steps[0] += 1
-        return norm
 
     def _limit_log_std(self) -> None:
         """Let no deviation of the actions be below --log-std-min after an optimizer step."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -157,6 +158,7 @@ class LearnerMailbox:
     def __init__(self, control: Control) -> None:
         self._commands, self._acknowledged = control.commands, control.acknowledged
         self._worker_blocked, self._learner_blocked = control.worker_blocked, control.learner_blocked
+        self._asked, self._answered = control.asked, control.answered
         self._queues: dict[int, PipeQueue] = {}
 
     def connect(self, worker: int, queue: PipeQueue) -> None:
@@ -170,11 +172,28 @@ class LearnerMailbox:
         row[2 : 2 + len(command)] = command
         fence()
         row[0] += 1
+        self._wake_up(worker)
+
+    def _wake_up(self, worker: int) -> None:
+        """Let a worker see what was written before, if it blocks."""
         fence()
         if self._worker_blocked[worker]:
             # An OSError means that the worker is dead. The learner detects this by its sentinel.
             with contextlib.suppress(OSError):
                 self._queues[worker].put(WakeUp())
+
+    def asking(self, workers: Sequence[int]) -> list[int]:
+        """Return those of `workers` that wait for actions, if they are at least half of them. Otherwise none."""
+        found = [w for w in workers if self._asked[w] != self._answered[w]]
+        fence()
+        return found if 2 * len(found) >= len(workers) else []
+
+    def answer(self, workers: Sequence[int]) -> None:
+        """Tell workers that their actions are in the shared memory."""
+        fence()
+        for worker in workers:
+            self._answered[worker] = self._asked[worker]
+            self._wake_up(worker)
 
     def is_acknowledged(self, worker: int) -> bool:
         """Whether a worker has carried out its last command."""
@@ -209,6 +228,8 @@ class WorkerMailbox:
         self._blocked = control.worker_blocked[worker : worker + 1]
         self._learner_blocked = control.learner_blocked
         self._sequence_number = int(self._row[0])
+        self._asked, self._answered = control.asked[worker : worker + 1], control.answered[worker : worker + 1]
+        self._asked[:] = self._answered  # the process before it may have asked
         self._commands, self._reports = commands, reports
         self._spin_wait = SpinWait() if spins else None
         self._in_update = False
@@ -221,11 +242,8 @@ class WorkerMailbox:
         """
         if self._spin_wait is not None and self._in_update:
             self._spin_wait(self._has_command)
-        while not self._has_command():
-            with _announce_block(self._blocked):
-                if not self._has_command() and self._must_end():
-                    return None
-        fence()
+        if not self._wait_until(self._has_command):
+            return None
         self._sequence_number += 1
         _, kind, *arguments = self._row.tolist()
         command_type = _KINDS[kind]
@@ -233,6 +251,23 @@ class WorkerMailbox:
         # After a minibatch, the next command usually follows within a millisecond.
         self._in_update = isinstance(command, UPDATE_COMMANDS)
         return command
+
+    def ask(self) -> None:
+        """Ask the learner to act, and wait until it has. Ends the process if the learner has ended."""
+        fence()
+        self._asked += 1
+        self._notify()
+        if not self._wait_until(lambda: bool(self._asked[0] == self._answered[0])):
+            sys.exit(1)
+
+    def _wait_until(self, holds: Callable[[], bool]) -> bool:
+        """Block until a condition holds. Return whether it does; otherwise the worker has to end."""
+        while not holds():
+            with _announce_block(self._blocked):
+                if not holds() and self._must_end():
+                    return False
+        fence()
+        return True
 
     def _has_command(self) -> bool:
         return bool(self._row[0] != self._sequence_number)
@@ -255,6 +290,10 @@ class WorkerMailbox:
         """Acknowledge that the last command has been carried out, and wake up the learner if it blocks."""
         fence()
         self._acknowledged[0] = self._sequence_number
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake up the learner if it blocks."""
         fence()
         if self._learner_blocked[0]:
             self._reports.put(WakeUp())

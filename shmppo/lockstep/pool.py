@@ -28,6 +28,15 @@ class StepOptimizer(NamedTuple):
     """Step the optimizer, for the parameters of this process. It cannot be repeated."""
 
 
+class Update(NamedTuple):
+    """Carry out the minibatches begin … end − 1 of all epochs on a device: gradients and optimizer steps."""
+
+    begin: int
+    end: int
+    first_limit: float
+    """Limit of |log ratio| in the first minibatch of the update."""
+
+
 class Evaluate(NamedTuple):
     """Play the episodes of this process in an evaluation with the current weights."""
 
@@ -35,7 +44,7 @@ class Evaluate(NamedTuple):
     """Number of finished iterations."""
 
 
-Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | Evaluate
+Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | Update | Evaluate
 UPDATE_COMMANDS = (ComputeGradients, ReduceGradients, StepOptimizer)
 """Commands of a minibatch. They follow each other within a millisecond."""
 

@@ -5,7 +5,7 @@ A worker, the learner beside its workers, and a learner without workers do the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ import numpy as np
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import Progress
-from shmppo.lockstep.pool import Collect, Command, ComputeGradients, Evaluate, ReduceGradients, StepOptimizer
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, Evaluate, ReduceGradients, StepOptimizer, Update
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.user_module import drawn_by, user_modules
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.device_gradients import DeviceGradients
+from shmppo.ppo.device_update import DeviceUpdate
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.optimizer import Optimizer
 from shmppo.sampling.collector import Collector, EpisodeInProgress
@@ -34,6 +34,7 @@ WORK: dict[type[Command], tuple[str, str]] = {
     ComputeGradients: ("gradient", "shards"),
     ReduceGradients: ("reduce", "sums"),
     StepOptimizer: ("optimizer", "steps"),
+    Update: ("gradient", "shards"),
 }
 """For each command: the phase of the timer in which it begins, and the field of `Part` that contains its work."""
 MIN_DIVIDED_SUM, MIN_DIVIDED_STEP = 2**20, 2**18
@@ -113,11 +114,13 @@ class Share:
         buffers: SharedBuffers,
         part: Part,
         timer: PhaseTimer,
+        ask: Callable[[], None] | None = None,
     ) -> None:
         """Allocate the memory, and create the environments.
 
         Args:
             model: the network that learns; its parameters are views of the shared weights.
+            ask: lets the learner act for this process, with --act-on device.
 
         Raises:
             EnvError: if an environment cannot be created.
@@ -130,13 +133,14 @@ class Share:
         self._key = config.seed, config.first_row + part.columns.start
         self._modules = user_modules(model)
         self._optimizer = Optimizer(config, buffers, part.sums, part.steps)
+        self._gradients: ShardGradients | DeviceUpdate
         if part.shards and config.device == "cpu":
             self._gradients = ShardGradients(config, task.distribution, model, buffers, progress=progress[1:])
         elif part.shards:
-            self._gradients = DeviceGradients(config, task.distribution, model, buffers)
+            self._gradients = self._device = DeviceUpdate(config, task.distribution, model, buffers)
         with ExitStack() as opened, self._watched("made"):  # closes the environments if a later one cannot be created
             if part.columns:
-                self._collector = Collector(config, task, model, buffers, part.columns, progress)
+                self._collector = Collector(config, task, model, buffers, part.columns, progress, ask)
                 opened.callback(self._collector.close)
                 self._evaluation = EvaluationShare(config, task, model, buffers, part.episodes, progress)
                 opened.callback(self._evaluation.close)
@@ -191,6 +195,9 @@ class Share:
             case ComputeGradients(epoch, minibatch):
                 with drawn_by(self._modules):
                     self._gradients.compute(epoch, minibatch, self._part.shards)
+            case Update(begin, end, first_limit):
+                with drawn_by(self._modules):
+                    self._device.update(begin, end, first_limit)
             case ReduceGradients():
                 self._optimizer.add_gradients()
             case StepOptimizer():

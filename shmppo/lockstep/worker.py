@@ -113,10 +113,9 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     changed = changed_value(task.program, modules_of(config.to_json()))  # before environments change it
     model = build_model(config, task.observation, task.distribution)  # with the seed of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
-    share = Share(config, task, model, buffers, setup.part, PhaseTimer())
-    seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
-    # Created before Ready is reported: after that, the learner may send a command.
     mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)
+    share = Share(config, task, model, buffers, setup.part, PhaseTimer(), mailbox.ask)
+    seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
     reports.put(Ready(share.begin(setup.iteration, setup.episodes), changed))
     while (command := mailbox.receive()) is not None:
         share.timer.reset()

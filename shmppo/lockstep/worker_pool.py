@@ -17,6 +17,7 @@ from shmppo.lockstep.worker import WorkerSetup
 from shmppo.lockstep.worker_processes import WorkerProcesses
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.sampling.acting_server import ActingServer
 from shmppo.utils.machine import usable_cores
 from shmppo.utils.phase_timer import PhaseTimer
 
@@ -82,12 +83,18 @@ class WorkerPool:
             WorkerError: if a worker has been replaced too often.
         """
         self._model = model
-        self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer)
+        if self._config.act_on == "device":
+            self.workers.server = self._server = ActingServer(self._config, model, self._buffers)
+        self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer, self._act)
         iteration = self._actions.iteration
         episodes = self._actions.episodes(self._part.columns) if iteration else None
         for n in self._share.begin(iteration, episodes):
             self._mark_lost(n)
         self.workers.wait_ready(range(len(self._parts)))
+
+    def _act(self) -> None:
+        """Act for all environments, without workers."""
+        self._server.act([0])
 
     def restart(self, task: EnvSpec) -> None:
         """Make all environments again, and restore the episodes in progress. task: description of the environments."""
@@ -106,6 +113,8 @@ class WorkerPool:
             WorkerError: if a worker has been replaced too often, fails in an optimizer step, or raises anything else.
         """
         assert self._share is not None, "the pool has not been started"
+        if self._config.act_on == "device" and isinstance(command, Collect):
+            self._server.load()
         workers = self._helpers[type(command)]
         if not workers:
             if self._part.has(type(command)):  # a rank may have no episode of an evaluation

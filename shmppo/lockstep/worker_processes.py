@@ -30,6 +30,7 @@ from shmppo.lockstep.mailbox import BLOCK_SECONDS, Failed, LearnerMailbox, PipeQ
 from shmppo.lockstep.pool import UPDATE_COMMANDS, Command, Evaluate, StepOptimizer
 from shmppo.lockstep.worker import WorkerSetup, run_worker
 from shmppo.parallel.spin import SpinWait
+from shmppo.sampling.acting_server import ActingServer
 from shmppo.utils.user_code import main_is_importable
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class WorkerProcesses:
     Attributes:
         restarts: number of workers that were replaced so far.
         changed_values: sentences about values in modules that differ between the program and its workers.
+        server: acts for the workers. None: they act themselves.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class WorkerProcesses:
         """
         self.restarts = 0
         self.changed_values: set[str] = set()
+        self.server: ActingServer | None = None
         self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
         self._config, self._spins = config, all(setup.spins for setup in setups)
         self._start_seconds = max(MIN_START_SECONDS, config.worker_timeout)
@@ -276,6 +279,9 @@ class WorkerProcesses:
         interval = timeout / 4
         detector = StallDetector(self._progress, timeout, interval)
         while waiting:
+            if self.server is not None and (asking := self._mailbox.asking([*waiting])):
+                self.server.act(asking)
+                self._mailbox.answer(asking)
             ready, reported = self._block(list(waiting.values()), interval, commanded), False
             for index, worker in list(waiting.items()):
                 report: Ready | WakeUp | Failed | WorkerError | None
@@ -317,7 +323,8 @@ class WorkerProcesses:
         if not commanded:
             return wait(handles, timeout)
         with self._mailbox.blocking():
-            if any(self._mailbox.is_acknowledged(worker.index) for worker in workers):
+            indices = [worker.index for worker in workers]
+            if any(map(self._mailbox.is_acknowledged, indices)) or self._mailbox.asking(indices):
                 return []
             return wait(handles, min(timeout, BLOCK_SECONDS))
 

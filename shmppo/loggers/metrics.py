@@ -70,12 +70,13 @@ GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _DESCRIBED.items()
 """The columns of metrics.csv that every run has."""
 
 _ADDED: Described = {
+    "padded_share": ("policy", "share of padding in the steps of an update on a GPU"),
     **_of_terms(_SOME),
     **_of_coefficients(_SOME),
     **{name: (module.GROUP, text) for module in added("metrics") for name, text in module.GLOSSARY.items()},
 }
 ADDED_GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _ADDED.items()}
-"""Further columns of runs that use an extension. Runs with --info-keys also have `info/KEY`."""
+"""Further columns of runs that use a GPU or an extension. Runs with --info-keys also have `info/KEY`."""
 
 EVALUATION_GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
@@ -94,8 +95,9 @@ EVALUATION_GLOSSARY: dict[str, str] = {
 def columns(config: TrainConfig) -> tuple[str, ...]:
     """Return the columns of metrics.csv of a run, except `info/KEY`."""
     loss = Loss(config)
+    of_device = () if config.device == "cpu" else ("padded_share",)
     of_extensions = (name for module in added("metrics") for name in module.columns(config))
-    return tuple(dict.fromkeys([*GLOSSARY, *loss.metrics, *loss.coefficient_metrics, *of_extensions]))
+    return tuple(dict.fromkeys([*GLOSSARY, *loss.metrics, *loss.coefficient_metrics, *of_device, *of_extensions]))
 
 
 _GROUPS = {name: group for name, (group, _) in (_DESCRIBED | _ADDED).items()}

@@ -6,6 +6,7 @@ by side.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import ClassVar
@@ -39,11 +40,16 @@ def network_input(leaf: Leaf, stored: Tensor) -> Tensor:
     if leaf.kind == "bits":
         return stored.float()
     if leaf.kind == "codes":
-        offsets = torch.tensor([0, *itertools.accumulate(leaf.sizes[:-1])], device=stored.device)
         one_hot = torch.zeros(stored.shape[0], leaf.input_size, dtype=torch.float32, device=stored.device)
-        return one_hot.scatter_(1, stored.long() + offsets, 1.0)
+        return one_hot.scatter_(1, stored.long() + _offsets(leaf.sizes, stored.device), 1.0)
     ordered = stored.permute(0, *(axis + 1 for axis in leaf.image_axes)).reshape(-1, *leaf.image_size)
     return ordered.float().mul_(1 / leaf.max_value)
+
+
+@functools.cache
+def _offsets(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return where the one-hot vector of each code begins. A copy to a device cannot be part of a CUDA graph."""
+    return torch.tensor([0, *itertools.accumulate(sizes[:-1])], device=device)
 
 
 def input_shape(leaf: Leaf) -> tuple[int, ...]:

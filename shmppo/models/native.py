@@ -27,8 +27,6 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
     """Return why the kernels cannot compute a network, as the end of "because …". None: they can."""
     if not supported_variants():
         return "the kernels were not compiled; run `pip install -e .` with a C compiler"
-    if config.device != "cpu":
-        return f"the kernels do not run on --device {config.device}; use --kernel auto"
     if not all(isinstance(trunk, Trunk) for trunk in model.trunk_list):
         return "the kernels cannot compute --network; use --kernel auto"
     return "the kernels have no convolutions; use --encoder mlp" if model.convolutional else None

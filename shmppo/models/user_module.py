@@ -35,6 +35,8 @@ class UserModule(nn.Module, ABC):
         option: the field of the configuration that names the factory.
         module: the user's module.
         drawn: names of the global random generators from which it has drawn while gradients were computed.
+        operations: those that torch cannot compute deterministically on the device of the learner.
+        copies: of this object on other devices.
     """
 
     option: ClassVar[str]
@@ -66,6 +68,8 @@ class UserModule(nn.Module, ABC):
             self.module.to("meta")
         self._first_state = self._state()
         self.drawn: set[str] = set()
+        self.operations: set[str] = set()
+        self.copies: list[UserModule] = []
 
     def _state(self) -> dict[str, str]:
         """Return what a forward pass may have changed: numbers and texts that are attributes, and buffers, by name."""
@@ -82,13 +86,16 @@ class UserModule(nn.Module, ABC):
         return state
 
     @property
-    def changed_state(self) -> str | None:
-        """A sentence about the first attribute, buffer, or global generator that the module has changed, or None.
+    def inexact_reason(self) -> str | None:
+        """Why a run with the module is not reproducible, or None.
 
-        Each process has its own copy, and checkpoints have none, so the weights then depend on both.
+        The module may have changed an attribute, a buffer, or a global generator. Each process has its own copy, and
+        checkpoints have none, so the weights then depend on both.
         """
-        state = self._state()
-        names = [name for name, value in state.items() if self._first_state.get(name, value) != value]
+        if self.operations:
+            return f"{self._where} needs {', '.join(sorted(self.operations))}, which is not deterministic on a GPU"
+        states = [one._state().items() for one in (self, *self.copies)]
+        names = [name for state in states for name, value in state if self._first_state.get(name, value) != value]
         names += [f"the state of {name}" for name in sorted(self.drawn)]
         return f"{self._where} changes {names[0]}, of which each process has its own copy" if names else None
 

@@ -14,7 +14,8 @@ for each minibatch, and EVALUATE after an update (with --eval-every).
 Axes: T steps, N columns (of all environments), W workers (at least 1), K epochs, M minibatches, G gradient
 shards, C stored states per column, E episodes of an evaluation, X = N if columns may be idle, otherwise 0. Sizes: D
 normalized part of an observation, A action, I keys of `info`, P flat vector of all parameters, S recurrent state. Per
-step: Q log_probs (1, or A with --ratio per-dimension), Z policy parameters, O = Z, or 0 with --objective clip.
+step: Q log_probs (1, or A with --ratio per-dimension), Z policy parameters, O = Z, or 0 with --objective clip. B = M
+with --device cuda, otherwise 0. Y = N with --act-on device, otherwise 0.
 Extensions have further arrays and axes (`config.extensions`, place `arrays`).
 """
 
@@ -99,6 +100,17 @@ class Rollout:
 
 
 @dataclass(frozen=True)
+class Acting:
+    """The current step, with --act-on device: what the learner reads, and what it computes."""
+
+    obs: tuple[np.ndarray, ...] = collected(PER_LEAF, "Y", "observations")
+    state: np.ndarray = collected("f4", "Y S", "recurrent states before the step")
+    params: np.ndarray = shared(LEARNER, "COLLECT", "f4", "Y Z", "policy parameters")
+    values: np.ndarray = shared(LEARNER, "COLLECT", "f4", "Y 1", "values")
+    after: np.ndarray = shared(LEARNER, "COLLECT", "f4", "Y S", "recurrent states after the step")
+
+
+@dataclass(frozen=True)
 class Carry:
     """What a rollout needs from the one before. Iteration i reads carry i mod 2 and writes carry (i + 1) mod 2."""
 
@@ -137,6 +149,9 @@ class ShardResults:
     total: np.ndarray = shared(PART_OWNER, "REDUCE", "f4", "P", "sum over the shards")
     loss_terms: np.ndarray = shared(SHARD_OWNER, "LEARN", "f8", "G terms", "the shard's part of the terms of the loss")
     max_log_ratio: np.ndarray = shared(SHARD_OWNER, "LEARN", "f8", "G", "largest |log ratio| of a step")
+    minibatches: np.ndarray = shared(
+        LEARNER, "LEARN", "f8", "B terms+2", "terms, |log ratio|, and norm of each, by GPU"
+    )
 
 
 @dataclass(frozen=True)
@@ -173,6 +188,8 @@ class Control:
 
     commands: np.ndarray = shared(LEARNER, ANY, "i8", "W 4", "sequence number, kind, and up to two arguments")
     acknowledged: np.ndarray = shared(WORKER, ANY, "i8", "W", "sequence number of the last command that it completed")
+    asked: np.ndarray = shared(WORKER, ANY, "i8", "W", "number of steps for which it has asked the learner to act")
+    answered: np.ndarray = shared(LEARNER, ANY, "i8", "W", "number of them that the learner has answered")
     worker_blocked: np.ndarray = shared(WORKER, ANY, "i8", "W", "1 while it blocks on its queue and must be woken up")
     learner_blocked: np.ndarray = shared(LEARNER, ANY, "i8", "1", "1 while the learner blocks and must be woken up")
     finished_rollouts: np.ndarray = shared(
@@ -282,6 +299,7 @@ class SharedBuffers:
 
     published: Published
     rollout: Rollout
+    acting: Acting
     carry_even: Carry
     carry_odd: Carry
     minibatches: Minibatches

@@ -24,7 +24,7 @@ from shmppo.models.native import uses_kernels
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.loss import Loss, LossInputs
 from shmppo.ppo.native_gradients import NativeGradients
-from shmppo.ppo.torch_gradients import TorchGradients
+from shmppo.ppo.torch_gradients import StoredObservations, TorchGradients
 from shmppo.spaces.distributions import Distribution
 
 GradientNetwork = NativeGradients | TorchGradients
@@ -41,13 +41,11 @@ class ShardGradients:
         distribution: Distribution,
         model: ActorCritic,
         buffers: SharedBuffers,
-        network: GradientNetwork | None = None,
         progress: np.ndarray | None = None,
     ) -> None:
         """Create views of the inputs and the results.
 
         Args:
-            network: computes `model`. None: the kernels or torch, as --kernel says, in shared memory.
             progress: [1], increased by 1 after each batch of shards, so that a worker that computes for long does not
                 count as stalled. None: nobody watches.
         """
@@ -58,14 +56,14 @@ class ShardGradients:
         states = buffers.rollout.sequence_state
         self._states = states.reshape(config.state_slots * config.rows, model.state_size)
         self._network: GradientNetwork
-        if network is not None:
-            self._network = network
-        elif uses_kernels(config, model):
+        if uses_kernels(config, model):
             self._network = NativeGradients(config, model, buffers)
         else:
-            self._network = TorchGradients.of_buffers(config, model, buffers)
+            self._network = TorchGradients(config, model, buffers)
         losses = [one.GRADIENTS for one in added("feature_loss") if one.NAME in model.feature_losses]
-        self._feature_losses = [loss(config, model, buffers) for loss in losses]
+        results = torch.from_numpy(buffers.shard_results.gradients)
+        observations = StoredObservations.of(config, model, buffers)
+        self._feature_losses = [loss(model, observations, results) for loss in losses]
 
     @torch.enable_grad()  # the code of an environment may have disabled gradients
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:
@@ -109,11 +107,14 @@ class ShardGradients:
         by_features = [np.zeros_like(output) for output in features]
         for s, rows in zip(shards, parts, strict=True) if self._feature_losses else ():
             at = index[rows]
-            read = features[0][rows], at, self._steps_of("actions")[at], minibatches.step_targets[at, 1]
+            actions, returns = self._steps_of("actions")[at], minibatches.step_targets[at, 1]
+            # These tensors have memory of torch, which is aligned in the same way in every process.
+            arrays = features[0][rows], at, actions, returns, np.ones(len(at), bool)
+            read = [torch.tensor(array) for array in arrays]
             found = [loss.compute(s, *read, steps) for loss in self._feature_losses]
             for loss, (values_of_loss, _) in zip(self._feature_losses, found, strict=True):
                 terms[rows, self._loss.metrics.index(loss.metric)] = values_of_loss
-            by_features[0][rows] = functools.reduce(np.add, [derivative for _, derivative in found])
+            by_features[0][rows] = functools.reduce(np.add, [derivative.numpy() for _, derivative in found])
         self._network.backward(shards, order, bounds, by_params / steps, by_values / steps, *by_features)
         for s, rows in zip(shards, parts, strict=True):
             results.loss_terms[s] = np.add.reduce(terms[rows], 0, np.float64) / steps

@@ -5,7 +5,8 @@
 --objective penalty adds penalty_coef·approx_kl, whose value its policy_loss contains.
 
 The derivatives with respect to the outputs of the network are written by hand, and tests compare them with those of
-autograd. The kernels or torch then compute the gradients of the weights.
+autograd. The kernels or torch then compute the gradients of the weights. The functions use NumPy only; on a GPU, their
+arrays are `DeviceArray`s.
 
 What is known about a term stands at its place in `TERMS`, and everything else follows: the sizes of shared arrays, the
 loss that processes compute, and the columns of metrics.csv.
@@ -152,7 +153,7 @@ class LossInputs:
     @cached_property
     def advantages(self) -> np.ndarray:
         """[R], normalized."""
-        mean, factor = self.advantage_scale.tolist()
+        mean, factor = self.advantage_scale.astype(np.float32)
         advantages: np.ndarray = (self.step_targets[:, 0] - mean) * factor
         return advantages
 
@@ -208,10 +209,10 @@ for _module in added("terms"):
     OBJECTIVES |= getattr(_module, "OBJECTIVES", {})
 
 
-def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
+def policy_loss(inputs: LossInputs, coefficient: float | None) -> TermResult:
     """policy loss, the negative value of `--objective`, mean over the minibatches"""
     compute = OBJECTIVES[inputs.config.objective]
-    if coefficient and compute:
+    if compute is not None and coefficient is not None:
         objective, by_log_prob = compute(inputs)
         by_log_prob = -by_log_prob.reshape(len(inputs.params), -1)
         by_params = inputs.distribution.log_prob_grad(inputs.params, inputs.rollout("actions"), by_log_prob)
@@ -222,7 +223,7 @@ def policy_loss(inputs: LossInputs, coefficient: float) -> TermResult:
     return 0 - objective, by_params, None
 
 
-def value_loss(inputs: LossInputs, _: float) -> TermResult:
+def value_loss(inputs: LossInputs, _: float | None) -> TermResult:
     """½(V − R)², mean over the minibatches"""
     clip = inputs.config.clip if inputs.config.value_clip else None
     _, targets, old_values, *_ = inputs.step_targets.T
@@ -230,22 +231,22 @@ def value_loss(inputs: LossInputs, _: float) -> TermResult:
     return value, None, by_values * inputs.config.value_coef
 
 
-def entropy(inputs: LossInputs, coefficient: float) -> TermResult:
+def entropy(inputs: LossInputs, coefficient: float | None) -> TermResult:
     """policy entropy in nats, mean over the minibatches"""
-    gradient = inputs.distribution.entropy_grad(inputs.params) * np.float32(-coefficient) if coefficient else None
+    gradient = None if coefficient is None else inputs.distribution.entropy_grad(inputs.params) * -coefficient
     return inputs.distribution.entropy(inputs.params), gradient, None
 
 
-def approx_kl(inputs: LossInputs, coefficient: float) -> TermResult:
+def approx_kl(inputs: LossInputs, coefficient: float | None) -> TermResult:
     """mean KL(old ‖ new) in nats over the minibatches, each measured before its optimizer step; estimated by ratio − 1
     − log ratio (k3), or in closed form with objectives other than `clip`"""
-    if inputs.config.objective != "penalty":
+    if inputs.config.objective != "penalty" or coefficient is None:
         return inputs.kl, None, None
     gradient = inputs.distribution.kl_grad(inputs.rollout("policy_params"), inputs.params)
-    return inputs.kl, gradient * np.float32(coefficient), None
+    return inputs.kl, gradient * coefficient, None
 
 
-def clip_fraction(inputs: LossInputs, _: float) -> TermResult:
+def clip_fraction(inputs: LossInputs, _: float | None) -> TermResult:
     """fraction of ratios outside 1 ± `--clip`, mean over the minibatches"""
     return np.add.reduce(np.abs(inputs.ratios - 1) > inputs.config.clip, 1) / inputs.ratios.shape[1], None, None
 
@@ -269,11 +270,11 @@ def penalty_coef(schedule: Schedule, iteration: int) -> float:
 class Term(NamedTuple):
     """A term of the loss, or a number that is measured like one."""
 
-    compute: Callable[[LossInputs, float], TermResult]
-    """Gets the steps, and the coefficient or 0. Its metric is the mean over the minibatches."""
+    compute: Callable[[LossInputs, float | None], TermResult]
+    """Gets the steps, and the coefficient. Its metric is the mean over the minibatches."""
     coefficient: Callable[[Schedule, int], float] | None = None
-    """Returns the coefficient in an iteration, which is a metric, too. None: `compute` gets 0, and multiplies its
-    derivatives by an option itself (see `value_loss`)."""
+    """Returns the coefficient in an iteration, which is a metric, too. `compute` gets None if it is 0, and without
+    this function, when it multiplies its derivatives by an option itself (see `value_loss`)."""
     group: str = "losses"
     """Group of its metric in trackers. Coefficients belong to the group policy."""
     is_used: Callable[[TrainConfig], bool] | None = None
@@ -324,7 +325,8 @@ class Loss:
         results = []
         for term in self._terms:
             coefficient = inputs.coefficients[term.coefficient.__name__] if term.coefficient else 0.0
-            results.append(term.compute(inputs, coefficient))
+            is_zero = isinstance(coefficient, float) and coefficient == 0
+            results.append(term.compute(inputs, None if is_zero else coefficient))
         values, by_params, by_values = zip(*results, strict=True)
         return _sum(by_params), _sum(by_values), np.stack(values, 1), np.abs(inputs.log_ratio)
 

@@ -1,10 +1,8 @@
-"""Gradients of the network that torch computes by autograd, on a GPU or where the kernels cannot."""
+"""Gradients of the network that torch computes by autograd, where the kernels cannot."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -16,28 +14,31 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 
 
-class GradientInputs(NamedTuple):
-    """The tensors that the network reads, on one device. The first two axes of the rollout are flattened."""
+class StoredObservations:
+    """The observations of a rollout, from which the network's inputs are read."""
 
-    obs: tuple[Tensor, ...]
-    """[T·N, …] per leaf, as stored."""
-    obs_mean: Tensor
-    """[D]"""
-    obs_scale: Tensor
-    """[D], 1 / standard deviation."""
-    weights: Tensor
-    """[P]"""
+    def __init__(self, config: TrainConfig, model: ActorCritic, obs: Iterable[Tensor], mean: Tensor, scale: Tensor):
+        """Create views.
+
+        Args:
+            obs: [T, N, …] per leaf, as stored.
+            mean: [D].
+            scale: [D], 1 / standard deviation.
+        """
+        self._leaves = [leaf.flatten(0, 1) for leaf in obs]
+        self._statistics = leaf_statistics(model.observation.normalized_slices, mean, scale, config.normalize_obs)
 
     @classmethod
-    def of(cls, buffers: SharedBuffers) -> GradientInputs:
+    def of(cls, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> StoredObservations:
         """Return views of the shared memory."""
-        rollout, published = buffers.rollout, buffers.published
-        return cls(
-            obs=tuple(torch.from_numpy(leaf).flatten(0, 1) for leaf in rollout.obs),
-            obs_mean=torch.from_numpy(published.obs_mean),
-            obs_scale=torch.from_numpy(published.obs_scale),
-            weights=torch.from_numpy(published.weights),
-        )
+        arrays = *buffers.rollout.obs, buffers.published.obs_mean, buffers.published.obs_scale
+        *obs, mean, scale = map(torch.from_numpy, arrays)
+        return cls(config, model, obs, mean, scale)
+
+    def at(self, index: Tensor) -> list[Tensor]:
+        """Return the inputs [*index.shape, …] per leaf. index: int64, the index of each step in arrays [T·N, …]."""
+        pairs = zip(self._leaves, self._statistics, strict=True)
+        return [normalize_leaf(leaf[index], statistics) for leaf, statistics in pairs]
 
 
 class TorchGradients:
@@ -45,61 +46,52 @@ class TorchGradients:
 
     one_by_one = True
 
-    def __init__(self, config: TrainConfig, model: ActorCritic, inputs: GradientInputs, gradients: Tensor) -> None:
-        """Create views.
-
-        Args:
-            model: on the device of `inputs`.
-            gradients: [G, P], where to write gradients, on the same device.
-        """
-        self._model, self._inputs = model, inputs
-        self._device = inputs.weights.device
-        self._bf16 = config.autocast == "bf16"
+    def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
+        """Create views of the shared memory."""
+        self._model, self._autocast = model, config.autocast
+        self._observations = StoredObservations.of(config, model, buffers)
         self._parameters = model.network_parameters
-        self._gradients = [parameter_views(shard, model)[: len(self._parameters)] for shard in gradients]
-        self._statistics = leaf_statistics(
-            model.observation.normalized_slices, inputs.obs_mean, inputs.obs_scale, config.normalize_obs
-        )
-
-    @classmethod
-    def of_buffers(cls, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> TorchGradients:
-        """Return a network that reads and writes the shared memory."""
         gradients = torch.from_numpy(buffers.shard_results.gradients)
-        return cls(config, model, GradientInputs.of(buffers), gradients)
+        self._gradients = [parameter_views(shard, model)[: len(self._parameters)] for shard in gradients]
 
     def load(self) -> None:
         """Nothing to do: the model's parameters are views of the weights."""
 
     def forward(self, active: np.ndarray, index: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, ...]:
-        """See `GradientNetwork`. --autocast bf16 applies to the matrix products of the trunks."""
+        """See `GradientNetwork`."""
         rows = np.arange(active[0])
         valid = rows < active[:, np.newaxis]  # [L, J]
         begin = np.cumsum(active) - active
-        chosen = self._to_device(index[np.where(valid, begin[:, np.newaxis] + rows, 0)])  # padding reads any step
-        obs: Sequence[Tensor] = [
-            normalize_leaf(leaf[chosen], statistics)
-            for leaf, statistics in zip(self._inputs.obs, self._statistics, strict=True)
-        ]
-        with torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
-            features, _ = self._model.features(obs, self._to_device(state))
-        features = [part.float() for part in features]
-        params, values = self._model.heads(features, obs)
-        mask = self._to_device(valid)
-        outputs = (params, values, features[0]) if self._model.feature_losses else (params, values)
+        chosen = torch.tensor(index[np.where(valid, begin[:, np.newaxis] + rows, 0)])  # padding reads any step
+        initial, mask = torch.tensor(state), torch.tensor(valid)
+        outputs = run_network(self._model, self._observations.at(chosen), initial, self._autocast)
         self._outputs = [output[mask] for output in outputs]
-        return tuple(output.detach().cpu().numpy() for output in self._outputs)
+        return tuple(output.detach().numpy() for output in self._outputs)
 
     def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
         """See `GradientNetwork`."""
         # This scalar has the given derivatives. Passing them to autograd as arguments would make torch import sympy,
         # which needs 60 MB per process.
         pairs = zip(self._outputs, by_outputs, strict=True)
-        loss = torch.stack([(output * self._to_device(by_output)).sum() for output, by_output in pairs]).sum()
+        loss = torch.stack([(output * torch.tensor(by_output)).sum() for output, by_output in pairs]).sum()
         # A parameter of --network may matter only from the second step of a sequence on.
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         with torch.no_grad():
             torch._foreach_copy_(self._gradients[shards.start], list(gradients))
 
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        """Copy to the device. Memory of torch is aligned in the same way in every process, that of NumPy is not."""
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, copy=True)
+
+def run_network(model: ActorCritic, obs: Sequence[Tensor], state: Tensor, autocast: str) -> list[Tensor]:
+    """Compute the network for L steps of J sequences.
+
+    Args:
+        obs: [L, J, …] per leaf, from `StoredObservations`.
+        state: [J, S], before the first step.
+        autocast: --autocast; bf16 applies to the matrix products of the trunks.
+
+    Returns:
+        The policy parameters [L, J, O], the values [L, J], and for losses of features those of the actor [L, J, F].
+    """
+    with torch.autocast(state.device.type, torch.bfloat16, enabled=autocast == "bf16"):
+        features, _ = model.features(obs, state)
+    features = [part.float() for part in features]
+    return [*model.heads(features, obs), *([features[0]] if model.feature_losses else [])]

@@ -24,11 +24,12 @@ from shmppo.lockstep.worker_processes import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import build_meta_model
+from shmppo.models.devices import check_device
 from shmppo.models.native import resolve_kernel
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
 from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.device_gradients import check_device
+from shmppo.ppo.device_update import check_memory
 from shmppo.ppo.layout import run_fields
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.loop import train_iterations
@@ -143,7 +144,7 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(numeric_modes())
         with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
-            check_device(config.device)
+            check_device(config)
             if config.portable:
                 check_torch()
             callback, own = receivers if config.rank == 0 else (None, ())
@@ -166,6 +167,7 @@ def _run(
             fields = run_fields(config, task)
             start.check(config, task, fields)
             buffers = SharedBuffers(fields, allocate_shared(fields))
+            check_memory(config, task, buffers)
             run_dir = start.open_directory(config, stack)
             with config_error_if_unwritable(run_dir):
                 for extension in start.extensions:

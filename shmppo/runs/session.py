@@ -9,6 +9,7 @@ import functools
 import json
 import logging
 import math
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,7 +29,7 @@ from shmppo.lockstep.pool import Command, Times
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
-from shmppo.models.native import uses_kernels
+from shmppo.models.devices import DETERMINISTIC_WORKSPACES, WORKSPACES
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.runs.background_check import BackgroundCheck
@@ -37,7 +38,7 @@ from shmppo.runs.failed_episode import write_failed_episode
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
-from shmppo.sampling.row_independence import is_row_independent
+from shmppo.sampling.row_independence import acts_row_by_row
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.history import DIRECTORIES, TABLES
@@ -162,12 +163,13 @@ class Session:
         """Record which options make this run inexact, and whether the processor does."""
         set_numeric_modes()  # the code of --network may have changed them
         config = self.config
-        if config.device != "cpu":
-            self.state.mark_inexact(f"--device {config.device} adds numbers in another order")
+        if config.device.startswith("cuda") and os.environ.get(WORKSPACES) not in DETERMINISTIC_WORKSPACES:
+            needed = f"{WORKSPACES}={DETERMINISTIC_WORKSPACES[0]}"
+            self.state.mark_inexact(f"CUDA was started before the run, or without {needed}")
         networks = [(config, self.learner.model)]
         networks += [network for feature in self.features for network in feature.networks()]
         for own, model in networks:
-            if not (uses_kernels(own, model) or is_row_independent(model, own.inference_rows)):
+            if not acts_row_by_row(own, model):
                 self.state.mark_inexact(
                     "an environment's actions depend on the other environments of its inference batch, on this "
                     "processor and build of torch or because of --network"

@@ -90,7 +90,7 @@ class TrainState:
     @property
     def fingerprint(self) -> dict[str, str]:
         """Versions of the libraries that compute numbers of the run, and the processor."""
-        found = machine.fingerprint(self._computed_by)
+        found = machine.fingerprint(self._computed_by, self._config.device)
         if self._computed_by == "torch":  # the kernels compute functions for it
             found["kernels"] = "compiled" if supported_variants() else "not compiled"
         return found
@@ -203,8 +203,8 @@ class TrainState:
         """Return the content of a checkpoint: everything that the next iteration depends on."""
         carry = self._buffers.carry_arrays(self.iteration)
         for module in user_modules(self.learner.model):
-            if module.changed_state is not None:
-                self.mark_inexact(module.changed_state)
+            if module.inexact_reason is not None:
+                self.mark_inexact(module.inexact_reason)
         return {
             "config": json.dumps(self._config.to_json()),
             "fingerprint": self.fingerprint,

@@ -12,7 +12,7 @@ not change its actions, as those of a custom network may.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,13 +21,14 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.native import NativeNetwork, uses_kernels
 from shmppo.models.native_layers import Statistics
+from shmppo.parallel.shared_buffers import Acting
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
 
 class TorchActing:
-    """Acting by the modules of the learning network, one step of an inference batch of B rows at a time.
+    """Acting by the modules of a network on any device, one step of an inference batch of B rows at a time.
 
     Attributes:
         state: [own, S], recurrent states; `forward` updates them.
@@ -41,13 +42,14 @@ class TorchActing:
         """Allocate the memory.
 
         Args:
-            model: the network that learns.
+            model: the network. All other memory is on the CPU.
             obs: [own, …] per leaf, the stored observations that `forward` reads.
             statistics: of each leaf, for its normalization.
             low: index of the first environment.
             rows: B. Environment n has row n mod B of its batch, all other rows are zero.
         """
         self._model, self._sources = model, list(map(torch.from_numpy, obs))
+        self._device = model.policy_head.weight.device
         self._statistics = [pair and (torch.from_numpy(pair[0]), torch.from_numpy(pair[1])) for pair in statistics]
         own = slice(low % rows, low % rows + len(obs[0]))
         self._batches = range(-(-own.stop // rows))
@@ -75,9 +77,36 @@ class TorchActing:
         for source, statistics, target in zip(self._sources, self._statistics, self._targets, strict=True):
             target.copy_(normalize_leaf(source, statistics))
         for batch in self._batches:
-            obs, state = [leaf[batch].unsqueeze(0) for leaf in self._obs], self._states[batch]
+            obs = [leaf[batch].unsqueeze(0).to(self._device) for leaf in self._obs]
+            state = self._states[batch].to(self._device)
             params, values, after = self._model(obs, state)
             self._params[batch], self._values[batch, :, 0], self._states[batch] = params[0], values[0], after
+
+
+class LearnerActing:
+    """Acting by the learner's process (--act-on device). It has the interface of `TorchActing`.
+
+    Attributes:
+        obs: [own, …] per leaf, the stored observations that `forward` reads.
+    """
+
+    obs: Sequence[np.ndarray]
+
+    def __init__(self, acting: Acting, own: slice, ask: Callable[[], None]) -> None:
+        """Create views. ask: waits until the learner has acted."""
+        self._obs, self._before, self._after = [leaf[own] for leaf in acting.obs], acting.state[own], acting.after[own]
+        self.params, self.values, self.state = acting.params[own], acting.values[own], self._before.copy()
+        self._ask = ask
+
+    def load(self) -> None:
+        """Nothing to do: the learner reads the current weights."""
+
+    def forward(self) -> None:
+        """Compute one step of all own environments."""
+        for target, source in zip([*self._obs, self._before], [*self.obs, self.state], strict=True):
+            target[:] = source
+        self._ask()
+        self.state[:] = self._after
 
 
 class Actor:
@@ -98,6 +127,7 @@ class Actor:
         *,
         low: int,
         active: np.ndarray | None = None,
+        learner: LearnerActing | None = None,
     ) -> None:
         """Allocate the memory. Call `load` before the first step.
 
@@ -106,6 +136,7 @@ class Actor:
             obs: [own, …] per leaf. Each step reads the current observations from these arrays.
             low: index of the first environment of the range.
             active: bool [own], the columns whose states change at a step; the caller writes it. None: all.
+            learner: computes the network instead of this process, if it is not None.
         """
         self._distribution, self._obs, self._active = distribution, obs, active
         spec, count = model.observation, len(obs[0])
@@ -113,8 +144,10 @@ class Actor:
         self._obs_scale = np.ones(spec.normalized_size, np.float32)
         statistics = leaf_statistics(spec.normalized_slices, self._obs_mean, self._obs_scale, config.normalize_obs)
         self._inputs = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
-        self._network: NativeNetwork | TorchActing
-        if uses_kernels(config, model):
+        self._network: NativeNetwork | TorchActing | LearnerActing
+        if learner is not None:
+            learner.obs, self._network = self._inputs, learner
+        elif uses_kernels(config, model):
             state = np.zeros((count, model.state_size), np.float32)
             self._network = NativeNetwork(
                 model, self._inputs, statistics, row_count=count, sequences=count, state=state

@@ -8,7 +8,7 @@ not depend on where the range begins or ends.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EpisodeEnd, EpisodeToRestore, Progress
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.parallel.shared_buffers import Carry, Rollout, SharedBuffers, declared_arrays
-from shmppo.sampling.actor import Actor
+from shmppo.sampling.actor import Actor, LearnerActing
 from shmppo.sampling.extension import used_extensions
 from shmppo.sampling.idle_steps import held_starts, hold_back_steps, insert_held_steps, leave_out_idle_steps
 from shmppo.spaces.normalization import column_moments
@@ -130,6 +130,7 @@ class Collector:
         buffers: SharedBuffers,
         columns: range,
         progress: np.ndarray,
+        ask: Callable[[], None] | None = None,
     ) -> None:
         """Create the environments.
 
@@ -137,6 +138,7 @@ class Collector:
             model: the network that learns. Each rollout copies its weights.
             columns: indices of the environments.
             progress: [2], row of this process in `Control.progress`.
+            ask: lets the learner act for this process, with --act-on device.
 
         Raises:
             EnvError: if an environment cannot be created.
@@ -146,7 +148,10 @@ class Collector:
         self._own = slice(columns.start, columns.stop)
         self._envs = make_range(config, task, columns.start, columns.stop)
         count, envs = len(columns), self._envs
-        self._actor = Actor(config, model, task.distribution, envs.obs, low=columns.start, active=envs.active)
+        acting = LearnerActing(buffers.acting, self._own, ask) if ask and config.act_on == "device" else None
+        self._actor = Actor(
+            config, model, task.distribution, envs.obs, low=columns.start, active=envs.active, learner=acting
+        )
         self._rollout = own_columns(buffers.rollout, self._own)
         self._first = np.ones(count, bool)
         self._params = np.zeros((config.rollout_steps, count, task.distribution.num_params), np.float32)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
+from shmppo.models.devices import copy_to, deterministic_algorithms, own_device
+from shmppo.models.native import uses_kernels
 from shmppo.sampling.actor import TorchActing
 from shmppo.spaces.observations import Leaf
 
@@ -19,6 +22,14 @@ def _random_leaf(leaf: Leaf, rows: int, generator: np.random.Generator) -> np.nd
         return generator.standard_normal((rows, *leaf.shape), np.float32)
     limit = {"codes": min(leaf.sizes, default=1), "bits": 2, "mask": 2, "image": leaf.max_value + 1}[leaf.kind]
     return generator.integers(0, limit, (rows, *leaf.shape)).astype(leaf.dtype)
+
+
+def acts_row_by_row(config: TrainConfig, model: ActorCritic) -> bool:
+    """Whether the actions of an environment do not depend on the others. The kernels compute each row on its own."""
+    if config.act_on == "device":
+        with deterministic_algorithms(()):
+            return is_row_independent(copy_to(model, own_device(config)), config.rows)
+    return uses_kernels(config, model) or is_row_independent(model, config.inference_rows)
 
 
 @torch.inference_mode()

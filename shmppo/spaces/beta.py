@@ -66,7 +66,7 @@ class Beta:
     def _to_params(self, gradient: np.ndarray, params: np.ndarray) -> np.ndarray:
         """Convert ∂/∂α, ∂/∂β, and −∂/∂(α + β), [..., 3, A], to the derivative with respect to `params`."""
         by_concentrations = gradient[..., :2, :] - gradient[..., 2:, :]
-        return np.asarray(by_concentrations.reshape(params.shape) * sigmoid(params), params.dtype)
+        return (by_concentrations.reshape(*params.shape) * sigmoid(params)).astype(params.dtype, copy=False)
 
     def noise(self, generator: np.random.Generator, steps: int) -> np.ndarray:
         size = (steps, self.noise_size // 2)
@@ -93,19 +93,19 @@ class Beta:
         # (α − 1) log x + (β − 1) log(1 − x) − log B(α, β) − log(high − low)
         z = self._concentrations(params)
         by_x = np.add.reduce((z[..., :2, :] - 1) * _logarithms(actions), -2)
-        return np.asarray(by_x - _combine(log_gamma(z)) - self._log_range, params.dtype)
+        return (by_x - _combine(log_gamma(z)) - self._log_range).astype(params.dtype, copy=False)
 
     def entropy(self, params: np.ndarray) -> np.ndarray:
         # log B(α, β) − (α − 1) ψ(α) − (β − 1) ψ(β) + (α + β − 2) ψ(α + β) + log(high − low)
         z = self._concentrations(params)
         entropy = _combine(log_gamma(z) - (z - _MINIMUM) * digamma(z))
-        return np.asarray(np.add.reduce(entropy + self._log_range, -1), params.dtype)
+        return np.add.reduce(entropy + self._log_range, -1).astype(params.dtype, copy=False)
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # log B(q) − log B(p) + (α_p − α_q) ψ(α_p) + (β_p − β_q) ψ(β_p) − (α_p + β_p − α_q − β_q) ψ(α_p + β_p)
         z_p, z_q = self._concentrations(p), self._concentrations(q)
         divergence = _combine(log_gamma(z_q) - log_gamma(z_p) + (z_p - z_q) * digamma(z_p))
-        return np.asarray(np.add.reduce(divergence, -1), q.dtype)
+        return np.add.reduce(divergence, -1).astype(q.dtype, copy=False)
 
     def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         # ∂/∂α = log x − ψ(α) + ψ(α + β), ∂/∂β = log(1 − x) − ψ(β) + ψ(α + β)

@@ -45,7 +45,7 @@ def test_default_sizes_by_hand() -> None:
     assert config.shards == 16
     assert dataclasses.replace(config, kernel="torch").shards == 8
     assert dataclasses.replace(config, kernel="torch", convolutions=True).shards == 16
-    assert dataclasses.replace(config, device="cuda", convolutions=True).shards == 8
+    assert dataclasses.replace(config, device="cuda", convolutions=True).shards == 1
     assert dataclasses.replace(config, minibatches=1).shards == 32  # one shard per 256 steps
     assert dataclasses.replace(config, minibatches=64).shards == 2  # 128 steps
     # Few and long sequences: 4·2 / 4 minibatches = 2 at most.

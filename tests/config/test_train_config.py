@@ -39,6 +39,8 @@ REFUSED = [
     ({"encoder_sizes": (64, 0)}, r"--encoder-sizes is \(64, 0\); each must be at least 1"),
     ({"device": "tpu"}, r"--device is tpu; use cpu or cuda"),
     ({"workers": 0, "learning": "sharded"}, r"--learning sharded needs workers, but --workers is 0"),
+    ({"act_on": "device"}, r"--act-on device needs a GPU; add --device cuda, or leave it out"),
+    ({"device": "cuda", "grad_shards": 2}, r"but --device is cuda; leave it out"),
     ({"device": "cuda", "learning": "sharded"}, r"but it is cuda; use --learning central"),
     ({"device": "cuda", "portable": True}, r"--portable needs --device cpu, but it is cuda; leave out --portable"),
     ({"objective": "penalty", "ratio": "per-dimension"}, r"--ratio per-dimension has no effect with --objective pen"),

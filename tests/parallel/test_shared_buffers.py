@@ -33,8 +33,8 @@ def test_the_memory_is_as_large_as_its_table_and_every_field_is_aligned(buffers:
 
 def test_views_and_paths_are_the_same_arrays(buffers: SharedBuffers) -> None:
     arrays = [
-        buffers.published, buffers.rollout, *buffers.carries, buffers.minibatches, buffers.shard_results,
-        buffers.optimizer, buffers.evaluation, buffers.timings, buffers.control,
+        buffers.published, buffers.rollout, buffers.acting, *buffers.carries, buffers.minibatches,
+        buffers.shard_results, buffers.optimizer, buffers.evaluation, buffers.timings, buffers.control,
     ]  # fmt: skip
     views = dict(zip(GROUPS, arrays, strict=True))
     seen = set()

@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lru": {"core": "lru", "num_layers": 2},
     "gtrxl": {"core": "gtrxl", "num_layers": 2, "attention_window": 4},
     "dict": SHAPED,
-    "dict-none": SHAPED | {"core": "none"},
+    "dict-none": SHAPED | {"core": "none", "seed": 2},
     "penalty": {"objective": "penalty"},
     "clone": {"objective": "clone"},
     "clone-dict": SHAPED | {"objective": "clone", "encoder": "mlp"},
@@ -164,7 +164,7 @@ def loss_of(config: TrainConfig, terms: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("variant", "kernel"),
     [
-        *((variant, "native") for variant in VARIANTS),
+        *((variant, kernel) for variant in VARIANTS for kernel in ("native", "device")),
         *((variant, "torch") for variant in BY_TORCH),
         *(
             pytest.param(v, "torch", marks=pytest.mark.slow(reason="about 10 s on 2 cores"))
@@ -177,6 +177,8 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
     variant: str, kernel: Any, tmp_path: Path
 ) -> None:
     changes = VARIANTS[variant] | {"kernel": kernel}
+    if kernel == "device":
+        changes |= {"kernel": "torch", "device": "cpu:0", "grad_shards": None}
     if kernel == "native":
         changes["encoder"] = "mlp"  # the kernels have no convolutions
     if clones := changes.get("objective") == "clone":
@@ -195,7 +197,8 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
         for parameter in learner.model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
     epoch, minibatch = 1, 2
-    pool.execute(ComputeGradients(epoch, minibatch))
+    for of_minibatch in [(0, 0), (epoch, minibatch)]:  # a device copies its inputs at the first minibatch
+        pool.execute(ComputeGradients(*of_minibatch))
     summed = torch.from_numpy(buffers.shard_results.gradients).sum(0)
     reported = buffers.shard_results.loss_terms.sum(0)
 

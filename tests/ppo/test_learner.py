@@ -177,7 +177,7 @@ def test_the_log_standard_deviation_stays_above_its_minimum_and_can_rise_from_it
     seen = []
     for gradient in (1.0, -1.0):  # down, then up
         learner._gradient.fill_(gradient)
-        learner._set_gradient_factor(0, 0)
+        learner._set_gradient_factor(1.0, 0, 0)
         pool.execute(StepOptimizer())
         learner._limit_log_std()
         seen.append(float(log_std.detach()))

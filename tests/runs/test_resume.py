@@ -221,7 +221,7 @@ def test_two_ranks_resume_an_older_checkpoint(tmp_path: Path) -> None:
 
 
 FIXED: dict[str, Any] = {
-    "learning_rate": 0.01, "gamma": 0.9, "device": "cuda", "num_envs": 8, "env": "Pendulum-v1",
+    "learning_rate": 0.01, "gamma": 0.9, "num_envs": 8, "env": "Pendulum-v1",
     "separate_critic": "all", "hide_obs": (1, 3), "init_from": "runs/a", "preempt_fraction": 0.5,
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from helpers import torch_distribution
 from shmppo.errors import ConfigError
 from shmppo.spaces.action_spaces import distribution_for
 from shmppo.spaces.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian, StateStd
+from shmppo.utils.device_arrays import DeviceArray
 
 BOUNDS = np.array([-2.0, -np.inf, 1.0], np.float32), np.array([3.0, np.inf, 1.5], np.float32)
 PART_BOUNDED = spaces.Box(*BOUNDS)
@@ -263,3 +264,19 @@ def test_an_unsupported_action_space_is_refused_by_name(name: str) -> None:
     ) as raised:
         distribution_for(space, "--env MyEnv-v0")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "squash"), CASES)
+def test_arrays_on_a_device_give_the_numbers_of_numpy(name: str, squash: bool) -> None:
+    distribution = make(name, squash)
+    p, q, actions = drawn(distribution, 50, dtype=np.float32)
+    upstream = np.random.default_rng(1).standard_normal((50, 1)).astype(np.float32)
+    calls: dict[str, tuple[np.ndarray, ...]] = {
+        "log_prob": (p, actions), "entropy": (p,), "kl": (p, q), "log_prob_grad": (p, actions, upstream),
+        "entropy_grad": (p,), "kl_grad": (p, q),
+    }  # fmt: skip
+    for method, arguments in calls.items():
+        function = getattr(distribution, method)
+        found = function(*(DeviceArray(torch.from_numpy(argument)) for argument in arguments))
+        assert found.dtype == torch.float32, method
+        np.testing.assert_allclose(found.tensor.numpy(), function(*arguments), rtol=2e-5, atol=2e-6, err_msg=method)

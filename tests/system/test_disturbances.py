@@ -16,7 +16,7 @@ DEFAULT = "lstm"
 RESTORED = (
     "gru-plain", "feed-forward-plain", "torch", "agents", "self-play", "teacher", "schedule", "auxiliary",
     "joint-actions", "snapshots", "vector", "failed-episodes", "evaluations", "evaluations-of-mujoco",
-    "decisions", SEEDED_ONCE,
+    "decisions", "acting-on-device", SEEDED_ONCE,
 )  # fmt: skip
 """Cases whose fast test kills a worker: their environments, states, and decisions are restored in different ways."""
 CHEAPEST = "a stop without workers"

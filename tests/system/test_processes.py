@@ -182,9 +182,12 @@ def test_the_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stopped", slow_after(1, [True, False], "10 s"))
-def test_nothing_is_left_when_the_learner_is_killed(stopped: bool, tmp_path: Path) -> None:
-    learner = start_long_run(tmp_path)
+@pytest.mark.parametrize("how", slow_after(2, ["stopped", "asks for actions", "runs"], "10 s"))
+def test_nothing_is_left_when_the_learner_is_killed(how: str, tmp_path: Path) -> None:
+    learner = start_long_run(
+        tmp_path,
+        *(("--device", "cpu:0", "--act-on", "device") if how == "asks for actions" else ()),
+    )
     deadline = time.monotonic() + 200
     workers: list[psutil.Process] = []
     while len(workers) != 2:
@@ -192,7 +195,7 @@ def test_nothing_is_left_when_the_learner_is_killed(stopped: bool, tmp_path: Pat
         time.sleep(0.05)
         processes = learner.children(recursive=True)
         workers = [p for p in processes if is_worker(p)]
-    if stopped:  # then this process cannot detect that the learner is gone
+    if how == "stopped":  # then this process cannot detect that the learner is gone
         workers[0].suspend()
     learner.kill()
     learner.wait()

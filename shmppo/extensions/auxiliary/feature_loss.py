@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.models.user_module import UserModule
-from shmppo.parallel.shared_buffers import SharedBuffers
-from shmppo.ppo.torch_gradients import GradientInputs
-from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
+from shmppo.ppo.torch_gradients import StoredObservations
 
 NAME = "auxiliary"
 """Of the option, and of the module in `ActorCritic`."""
@@ -61,29 +58,26 @@ class AuxiliaryGradients:
 
     metric = "auxiliary_loss"
 
-    def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
-        """Create views."""
+    def __init__(self, model: ActorCritic, observations: StoredObservations, gradients: Tensor) -> None:
+        """Create views. gradients: [G, P], where to write those of the module's parameters."""
         self._module = cast(AuxiliaryLoss, model.get_submodule(NAME))
         self._parameters = list(self._module.parameters())
         begin = len(model.network_parameters)
-        shards = torch.from_numpy(buffers.shard_results.gradients)
-        self._gradients = [parameter_views(shard, model)[begin:] for shard in shards]
-        inputs = GradientInputs.of(buffers)
-        slices = model.observation.normalized_slices
-        statistics = leaf_statistics(slices, inputs.obs_mean, inputs.obs_scale, config.normalize_obs)
-        count = len(model.observation.network_leaves)  # without an action mask, which is the last leaf
-        self._obs = list(zip(inputs.obs[:count], statistics[:count], strict=True))
+        self._gradients = [parameter_views(shard, model)[begin:] for shard in gradients]
+        self._observations = observations
+        self._leaves = len(model.observation.network_leaves)  # without an action mask, which is the last leaf
 
     def compute(
-        self, shard: int, features: np.ndarray, index: np.ndarray, actions: np.ndarray, returns: np.ndarray, steps: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, shard: int, features: Tensor, index: Tensor, actions: Tensor, returns: Tensor, counts: Tensor, steps: Any
+    ) -> tuple[Tensor, Tensor]:
         """Write the gradients of the module's parameters for a shard.
 
         Args:
-            features: [R, F], of the actor, at the steps of the shard that count.
+            features: [R, F], of the actor, at the steps of the shard.
             index: int64 [R], the index of each step in arrays [T·N, …].
             actions: [R, A].
             returns: [R], value targets.
+            counts: bool [R], whether a step counts. The others are padding.
             steps: valid steps of the minibatch.
 
         Returns:
@@ -93,15 +87,13 @@ class AuxiliaryGradients:
             for view in self._gradients[shard]:
                 view.zero_()
             return returns, features  # both are empty
-        # These tensors have memory of torch, which is aligned in the same way in every process.
-        rows, seen = torch.tensor(index), torch.tensor(features, requires_grad=True)
-        obs = [normalize_leaf(leaf[rows], statistics) for leaf, statistics in self._obs]
-        losses = self._module(seen, obs, torch.tensor(actions), torch.tensor(returns))
-        total = losses.sum() * (1 / steps)
+        seen = features.detach().requires_grad_()
+        losses = self._module(seen, self._observations.at(index)[: self._leaves], actions, returns)
+        total = torch.where(counts, losses, 0).sum() * (1 / steps)
         by_features, *gradients = torch.autograd.grad(total, [seen, *self._parameters], materialize_grads=True)
         for view, gradient in zip(self._gradients[shard], gradients, strict=True):
             view.copy_(gradient)
-        return losses.detach().float().numpy(), by_features.numpy()
+        return losses.detach().float(), by_features
 
 
 MODULE, GRADIENTS = AuxiliaryLoss, AuxiliaryGradients

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the module of the loss imports this one
     from shmppo.ppo.loss import LossInputs, TermResult
 
 
-def auxiliary_loss(inputs: LossInputs, _: float) -> TermResult:
+def auxiliary_loss(inputs: LossInputs, _: float | None) -> TermResult:
     """loss of `--auxiliary`, mean over the minibatches"""
     return np.zeros_like(inputs.log_ratio), None, None  # it depends on the features, see `feature_loss`
 

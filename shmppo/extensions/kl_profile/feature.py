@@ -14,6 +14,8 @@ from shmppo.storage.run_directory import saving
 class KLRecording(Feature):
     """Records a profile every --kl-profile-every updates, and writes it."""
 
+    watches_steps = True
+
     @staticmethod
     def is_used(config: TrainConfig) -> bool:
         return ProfileOptions.of(config).kl_profile_every is not None

@@ -18,11 +18,11 @@ def cloning_objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
     return inputs.log_prob[:, 0], np.ones_like(inputs.values)
 
 
-def teacher_kl(inputs: LossInputs, coefficient: float) -> TermResult:
+def teacher_kl(inputs: LossInputs, coefficient: float | None) -> TermResult:
     """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
     teacher = inputs.rollout("teacher_params")
-    gradient = inputs.distribution.kl_grad(teacher, inputs.params)
-    return inputs.distribution.kl(teacher, inputs.params), gradient * np.float32(coefficient), None
+    gradient = None if coefficient is None else inputs.distribution.kl_grad(teacher, inputs.params) * coefficient
+    return inputs.distribution.kl(teacher, inputs.params), gradient, None
 
 
 def teacher_coef(schedule: Schedule, iteration: int) -> float:

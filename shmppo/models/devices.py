@@ -1,0 +1,78 @@
+"""The learner's device (--device): which one it is, a copy of the network on it, and deterministic algorithms."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from shmppo.config.train_config import TrainConfig
+from shmppo.errors import ConfigError
+from shmppo.models.actor_critic import ActorCritic
+from shmppo.models.user_module import UserModule, user_modules
+
+log = logging.getLogger(__name__)
+
+WORKSPACES, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":16:8", ":4096:8")
+"""A variable that cuBLAS reads when it starts, and its values with which cuBLAS is deterministic."""
+
+
+def own_device(config: TrainConfig) -> torch.device:
+    """Return the device of this rank: with --device cuda, local rank r has GPU r modulo their number."""
+    if config.device != "cuda" or not torch.cuda.is_available():
+        return torch.device(config.device)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+
+
+def check_device(config: TrainConfig) -> None:
+    """Raise ConfigError if torch cannot use the device, and prepare deterministic algorithms."""
+    if config.device == "cpu":
+        return
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        os.environ.setdefault(WORKSPACES, DETERMINISTIC_WORKSPACES[0])
+    try:
+        torch.zeros(1, device=own_device(config))
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"--device {config.device} cannot be used here ({reason}); use --device cpu") from error
+    local, devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
+    if config.device == "cuda" and local > devices:
+        log.warning("%d ranks share %d GPUs; start as many ranks as GPUs", local, devices)
+
+
+def copy_to(model: ActorCritic, device: torch.device) -> ActorCritic:
+    """Return a copy of a network on a device. Modules of the user know their copies."""
+    copied = copy.deepcopy(model).to(device)
+    for own, on_device in zip(user_modules(model), user_modules(copied), strict=True):
+        own.copies.append(on_device)
+    return copied
+
+
+@contextmanager
+def deterministic_algorithms(modules: Sequence[UserModule]) -> Iterator[None]:
+    """Let torch use deterministic algorithms without TF32. Operations of modules that have none are recorded there."""
+    modes: Any = torch.utils.deterministic
+    before, filled = torch.get_deterministic_debug_mode(), modes.fill_uninitialized_memory
+    of_cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+    with warnings.catch_warnings(record=True) as caught, of_cudnn:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+        torch.set_deterministic_debug_mode("warn")
+        modes.fill_uninitialized_memory = False
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(before)
+            modes.fill_uninitialized_memory = filled
+    for warning in caught:
+        text = str(warning.message)
+        if "deterministic" not in text:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        for module in modules if "deterministic" in text else ():
+            module.operations.add(text.split()[0])
