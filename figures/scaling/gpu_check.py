@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -28,9 +29,9 @@ from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.pool import Collect, ComputeGradients
 from shmppo.lockstep.worker_pool import WorkerPool
+from shmppo.models.devices import check_device
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.parallel.shared_buffers import SharedBuffers, allocate
-from shmppo.ppo.device_update import check_device
 from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.layout import run_fields
 from shmppo.ppo.minibatches import build_minibatches
@@ -48,12 +49,16 @@ CASES: dict[str, dict[str, Any]] = {
     "gtrxl": {"env": "CartPole-v1", "core": "gtrxl"},
     "squashed, separate critic": {"env": "HalfCheetah-v5", "squash_actions": True, "separate_critic": "all"},
     "beta, penalty": {"env": "Pendulum-v1", "distribution": "beta", "objective": "penalty"},
+    "images": {"env": "figures.scaling.gpu_check:Spot"},
     "per dimension, value clip": {"env": "HalfCheetah-v5", "ratio": "per-dimension", "value_clip": True},
 }
 TOLERANCE = 1e-4
 """Largest difference of a gradient, relative to its largest number."""
-RUNS = {"W = 4": {"workers": 4}, "W = 16": {"workers": 16}, "single operations": {"workers": 4}}
-UNCAPTURED = "single operations"
+UNCAPTURED, ACTING = "single operations", "acting on the device"
+RUNS: dict[str, dict[str, Any]] = {
+    "W = 4": {"workers": 4}, "W = 16": {"workers": 16}, UNCAPTURED: {"workers": 4},
+    ACTING: {"workers": 3, "act_on": "device"}, f"{ACTING}, W = 7": {"workers": 7, "act_on": "device"},
+}  # fmt: skip
 PLAIN = """
 import sys
 from shmppo.ppo.device_update import DeviceUpdate
@@ -62,6 +67,27 @@ from shmppo.cli import main
 sys.exit(main())
 """
 """A program that trains without CUDA graphs."""
+
+
+class Spot(gymnasium.Env[np.ndarray, int]):
+    """An image with a spot, which the action moves; the reward is its height."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._row, self._steps = int(self.np_random.integers(36)), 0
+        return self._image(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._row, self._steps = min(max(self._row + int(action) - 1, 0), 35), self._steps + 1
+        return self._image(), self._row / 36, False, self._steps >= 40, {}
+
+    def _image(self) -> np.ndarray:
+        image = np.zeros((36, 36, 1), np.uint8)
+        image[self._row] = 255
+        return image
 
 
 def gradient(config: TrainConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +143,8 @@ def check_hashes(device: str) -> list[dict[str, Any]]:
         arguments = ["-m", "shmppo", "train", "--resume", str(resumed), "--workers", "5", "--stop-at-iteration", "4"]
         hashes["resumed"] = finished([*arguments, "--quiet"], resumed)
         for name, found in hashes.items():
-            passed = found == hashes["W = 4"] and "exact" in found
+            expected = hashes[ACTING if ACTING in name else "W = 4"]
+            passed = found == expected and found.endswith(" exact")
             rows.append({"check": f"hash: {name}", "result": found, "passed": passed})
             print(rows[-1], flush=True)
     return rows

@@ -231,8 +231,8 @@ class UpdateOptions:
     """Divide rewards by the running standard deviation of the discounted return, and clip them to ± 10."""
     grad_shards: int | None = option(None, AT_LEAST_1)
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it.
-    None: one part per 64 steps, up to 16 parts; above 4,096 steps, on a GPU, and where torch computes a network without
-    layers of type Conv2d, one part per 256 steps."""
+    None: one part per 64 steps, up to 16 parts; above 4,096 steps, and where torch computes a network without layers of
+    type Conv2d, one part per 256 steps. A GPU computes whole minibatches."""
 
 
 @dataclass(frozen=True)

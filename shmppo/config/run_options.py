@@ -23,8 +23,8 @@ NotAFlag = Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress]
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Processes, device, and files. Of these options, only --device, --kernel, and --portable change what an iteration
-    computes."""
+    """Processes, device, and files. Of these options, only --device, --act-on, --kernel, and --portable change what an
+    iteration computes."""
 
     workers: int | None = option(None, NOT_NEGATIVE, common=True, resumable=True, per_rank=True, set_by_search=True)
     """W, number of worker processes. 0: no workers, the learner samples in its own process. None: one per usable core,
@@ -35,7 +35,7 @@ class ProcessOptions:
     device: str = option("cpu", resumable=True)
     """Device of the update: cpu, cuda, or cuda:1. With cuda, local rank r has GPU r. The weights depend on the type of
     GPU. cpu:0 is for tests: as on a GPU, but on the CPU."""
-    act_on: Literal["workers", "device"] = "workers"
+    act_on: Literal["workers", "device"] = option("workers", resumable=True)
     """Who computes the actions of training: the workers, or the learner on --device, for convolutions."""
     kernel: Literal["auto", "native", "torch"] = "auto"
     """What computes the network. native: the compiled kernels, on the CPU. torch: torch's own modules. auto: the
@@ -73,7 +73,7 @@ class ProcessOptions:
         known = re.fullmatch("cpu(:0)?|cuda(:[0-9]+)?", self.device)
         require(known is not None, f"--device is {self.device}; use cpu or cuda")
         acts = self.act_on == "workers" or self.device != "cpu"
-        require(acts, "--act-on device needs a GPU; add --device cuda, or leave it out")
+        require(acts, "--act-on device needs a GPU; add --device cuda, or use --act-on workers")
 
 
 @dataclass(frozen=True)

@@ -389,7 +389,7 @@ def _check_combinations(c: TrainConfig) -> None:
     )
     require(
         c.device == "cpu" or c.grad_shards is None,
-        f"--grad-shards divides the work of several cores, but --device is {c.device}; leave it out",
+        f"--grad-shards divides work among cores, but --device is {c.device}; leave it out, or use --device cpu",
     )
     if c.learning == "sharded":
         require(c.num_workers >= 1, f"--learning sharded needs workers, but --workers is {c.num_workers}; use central")

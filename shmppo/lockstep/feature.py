@@ -24,7 +24,7 @@ class Feature:
 
     Attributes:
         inexact_reason: why runs with the feature are not reproducible. None: they are.
-        watches_steps: whether `after_optimizer_step` reads the weights.
+        watches_steps: whether `after_optimizer_step` reads the weights in this update.
     """
 
     inexact_reason: str | None = None

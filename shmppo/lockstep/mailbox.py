@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from shmppo.envs.vector_env import Progress
 from shmppo.errors import ConfigError, EnvError, OriginalError, ShmppoError, WorkerError
 from shmppo.lockstep.pool import UPDATE_COMMANDS, Command
 from shmppo.parallel.shared_buffers import Control
@@ -139,6 +139,10 @@ def _shortened(message: str, details: str) -> tuple[str, str]:
     return first.decode(errors="ignore"), last.decode(errors="ignore")
 
 
+class LearnerEnded(BaseException):
+    """Ends a worker that waits for actions. The code of an environment must not catch it."""
+
+
 @contextmanager
 def _announce_block(flag: np.ndarray) -> Iterator[None]:
     """Set the flag that asks the other process for a message.
@@ -253,12 +257,16 @@ class WorkerMailbox:
         return command
 
     def ask(self) -> None:
-        """Ask the learner to act, and wait until it has. Ends the process if the learner has ended."""
+        """Ask the learner to act, and wait until it has. Raises LearnerEnded if the worker has to end before."""
         fence()
         self._asked += 1
         self._notify()
-        if not self._wait_until(lambda: bool(self._asked[0] == self._answered[0])):
-            sys.exit(1)
+        if not self._wait_until(self._is_answered):
+            raise LearnerEnded
+
+    def _is_answered(self) -> bool:
+        Progress.counter += 1  # a worker that waits for others is not stalled
+        return bool(self._asked[0] == self._answered[0])
 
     def _wait_until(self, holds: Callable[[], bool]) -> bool:
         """Block until a condition holds. Return whether it does; otherwise the worker has to end."""

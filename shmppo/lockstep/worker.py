@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,7 +28,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import EnvHandle, Progress, VectorEnv
 from shmppo.errors import open_standard_streams
 from shmppo.lockstep.fork_server import HANG_SIGNAL, STACK_SIGNAL, children_of, end_with_fork_server, kill
-from shmppo.lockstep.mailbox import Failed, PipeQueue, Ready, WorkerMailbox
+from shmppo.lockstep.mailbox import Failed, LearnerEnded, PipeQueue, Ready, WorkerMailbox
 from shmppo.lockstep.share import Part, Share
 from shmppo.models.actor_critic import build_model, move_parameters
 from shmppo.parallel.shared_buffers import Field, SharedBuffers
@@ -117,9 +118,10 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     share = Share(config, task, model, buffers, setup.part, PhaseTimer(), mailbox.ask)
     seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
     reports.put(Ready(share.begin(setup.iteration, setup.episodes), changed))
-    while (command := mailbox.receive()) is not None:
-        share.timer.reset()
-        interval[:] = share.execute(command)
-        seconds[:] = share.timer.reset()
-        mailbox.acknowledge()
+    with suppress(LearnerEnded):
+        while (command := mailbox.receive()) is not None:
+            share.timer.reset()
+            interval[:] = share.execute(command)
+            seconds[:] = share.timer.reset()
+            mailbox.acknowledge()
     share.close()

@@ -85,16 +85,13 @@ class WorkerPool:
         self._model = model
         if self._config.act_on == "device":
             self.workers.server = self._server = ActingServer(self._config, model, self._buffers)
-        self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer, self._act)
+        ask = None if self._parts else lambda: self._server.act([0])
+        self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer, ask)
         iteration = self._actions.iteration
         episodes = self._actions.episodes(self._part.columns) if iteration else None
         for n in self._share.begin(iteration, episodes):
             self._mark_lost(n)
         self.workers.wait_ready(range(len(self._parts)))
-
-    def _act(self) -> None:
-        """Act for all environments, without workers."""
-        self._server.act([0])
 
     def restart(self, task: EnvSpec) -> None:
         """Make all environments again, and restore the episodes in progress. task: description of the environments."""
@@ -102,6 +99,7 @@ class WorkerPool:
         self.workers.restart(task)
         if self._part.columns and self._share is not None:
             self._share.close()
+            self._share = None  # it may have memory on a device
             self.start(self._model)
 
     def execute(self, command: Command) -> None:

@@ -279,7 +279,7 @@ class WorkerProcesses:
         interval = timeout / 4
         detector = StallDetector(self._progress, timeout, interval)
         while waiting:
-            if self.server is not None and (asking := self._mailbox.asking([*waiting])):
+            if commanded and self.server is not None and (asking := self._mailbox.asking([*waiting])):
                 self.server.act(asking)
                 self._mailbox.answer(asking)
             ready, reported = self._block(list(waiting.values()), interval, commanded), False

@@ -19,8 +19,10 @@ from shmppo.models.user_module import UserModule, user_modules
 
 log = logging.getLogger(__name__)
 
-WORKSPACES, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":16:8", ":4096:8")
+WORKSPACES, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 """A variable that cuBLAS reads when it starts, and its values with which cuBLAS is deterministic."""
+_warned: dict[Any, Any] = {}
+"""Warnings that were shown, as Python's registries list them."""
 
 
 def own_device(config: TrainConfig) -> torch.device:
@@ -31,24 +33,29 @@ def own_device(config: TrainConfig) -> torch.device:
 
 
 def check_device(config: TrainConfig) -> None:
-    """Raise ConfigError if torch cannot use the device, and prepare deterministic algorithms."""
+    """Make the device the current one, with deterministic algorithms. Raises ConfigError if torch cannot use it."""
     if config.device == "cpu":
         return
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os.environ.setdefault(WORKSPACES, DETERMINISTIC_WORKSPACES[0])
     try:
-        torch.zeros(1, device=own_device(config))
+        device = own_device(config)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
         reason = str(error).splitlines()[0]
         raise ConfigError(f"--device {config.device} cannot be used here ({reason}); use --device cpu") from error
-    local, devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
-    if config.device == "cuda" and local > devices:
-        log.warning("%d ranks share %d GPUs; start as many ranks as GPUs", local, devices)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    used = torch.cuda.device_count() if config.device == "cuda" else 1
+    if device.type == "cuda" and local > used:
+        log.warning("%d ranks share %d GPUs; start as many ranks as GPUs, with --device cuda", local, used)
 
 
 def copy_to(model: ActorCritic, device: torch.device) -> ActorCritic:
     """Return a copy of a network on a device. Modules of the user know their copies."""
-    copied = copy.deepcopy(model).to(device)
+    others: dict[int, Any] = {id(module.copies): [] for module in user_modules(model)}
+    copied = copy.deepcopy(model, others).to(device)
     for own, on_device in zip(user_modules(model), user_modules(copied), strict=True):
         own.copies.append(on_device)
     return copied
@@ -56,14 +63,18 @@ def copy_to(model: ActorCritic, device: torch.device) -> ActorCritic:
 
 @contextmanager
 def deterministic_algorithms(modules: Sequence[UserModule]) -> Iterator[None]:
-    """Let torch use deterministic algorithms without TF32. Operations of modules that have none are recorded there."""
+    """Let torch use deterministic algorithms without TF32.
+
+    Operations without a deterministic form are recorded in `modules`, those of the user. Without modules, they raise a
+    RuntimeError.
+    """
     modes: Any = torch.utils.deterministic
     before, filled = torch.get_deterministic_debug_mode(), modes.fill_uninitialized_memory
     of_cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     with warnings.catch_warnings(record=True) as caught, of_cudnn:
         warnings.simplefilter("always")
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-        torch.set_deterministic_debug_mode("warn")
+        torch.set_deterministic_debug_mode("warn" if modules else "error")
         modes.fill_uninitialized_memory = False
         try:
             yield
@@ -73,6 +84,8 @@ def deterministic_algorithms(modules: Sequence[UserModule]) -> Iterator[None]:
     for warning in caught:
         text = str(warning.message)
         if "deterministic" not in text:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno, registry=_warned
+            )
         for module in modules if "deterministic" in text else ():
             module.operations.add(text.split()[0])

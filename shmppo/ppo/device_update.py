@@ -13,9 +13,7 @@ Axes: J padded sequences, R = L·J rows, P parameters; the others are those of `
 from __future__ import annotations
 
 import functools
-import logging
-import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,7 +24,7 @@ from torch import Tensor
 from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
-from shmppo.errors import ConfigError
+from shmppo.errors import memory_errors
 from shmppo.models.actor_critic import ActorCritic, build_model, move_parameters, parameter_views
 from shmppo.models.devices import copy_to, deterministic_algorithms, own_device
 from shmppo.models.user_module import user_modules
@@ -36,8 +34,6 @@ from shmppo.ppo.optimizer import BETA1, BETA2
 from shmppo.ppo.torch_gradients import StoredObservations, run_network
 from shmppo.spaces.distributions import Distribution
 from shmppo.utils.device_arrays import as_array, as_tensor
-
-log = logging.getLogger(__name__)
 
 SIZE_RATIO = 1.125
 """Ratio of successive sizes of J."""
@@ -57,8 +53,6 @@ class DeviceUpdate:
         self._config, self._distribution, self._buffers = config, distribution, buffers
         self._device, self._loss = own_device(config), Loss(config)
         self._copies: dict[str, Tensor] = {}
-        if self._device.type == "cuda":
-            self._pin(buffers.memory)
         self._model, self._user_modules = copy_to(model, self._device), user_modules(model)
         self._weights, self._moments = self._copy("published.weights"), self._copy("optimizer.moments")
         move_parameters(self._model, self._weights, keep=False)
@@ -85,8 +79,8 @@ class DeviceUpdate:
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:
         """Compute one minibatch, and write its gradient and results to the shared memory, as the only shard."""
         first = epoch == minibatch == 0
-        with self._modes():
-            self._load(list(self._copies) if first else ["published.weights"])
+        with self.modes():
+            self._load(self._copies if first else ["published.weights"])
             self._next.fill_(epoch * self._config.minibatches + minibatch)
             terms, largest = self.compute_gradients(self._size_of(epoch, minibatch))
             results = self._buffers.shard_results
@@ -100,9 +94,9 @@ class DeviceUpdate:
             begin, end: the minibatches begin … end − 1 of all epochs.
             first_limit: limit of |log ratio| in the first minibatch, see `Learner`.
         """
-        with self._modes():
+        with self.modes():
             if begin == 0:
-                self._load(list(self._copies))
+                self._load(self._copies)
                 self._next.zero_()
                 self._running.fill_(True)
                 self._first_limit.fill_(first_limit)
@@ -209,8 +203,9 @@ class DeviceUpdate:
         self._weights.copy_(torch.where(self._running, self._weights - rate.float() * gradient, self._weights))
         if config.log_std_min is not None and self._model.log_std is not None:
             self._model.log_std.clamp_(min=config.log_std_min)
+        here = (torch.arange(self._minibatches, device=self._device) == self._next).unsqueeze(1)
         row = torch.cat([terms, largest.double().view(1), norm.view(1)])
-        self._results.index_copy_(0, self._next.view(1), row.unsqueeze(0))
+        self._results.copy_(torch.where(here, row, self._results))
         self._next += 1
 
     def _of_minibatch(self, name: str) -> Tensor:
@@ -229,22 +224,13 @@ class DeviceUpdate:
             self._copies[path] = torch.from_numpy(self._buffers.arrays[path]).to(self._device, copy=True)
         return self._copies[path]
 
-    def _load(self, paths: list[str]) -> None:
+    def _load(self, paths: Iterable[str]) -> None:
         """Copy shared arrays to the device."""
         for path in paths:
-            self._copies[path].copy_(torch.from_numpy(self._buffers.arrays[path]), non_blocking=True)
-
-    def _pin(self, memory: Tensor) -> None:
-        """Pin the shared memory, so that the GPU copies from it directly. If this fails, copies are slower."""
-        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        error = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
-        if error:
-            log.info("the shared memory could not be pinned: CUDA error %d", error)
-        else:
-            weakref.finalize(self, runtime.cudaHostUnregister, memory.data_ptr())
+            self._copies[path].copy_(torch.from_numpy(self._buffers.arrays[path]))
 
     @contextmanager
-    def _modes(self) -> Iterator[None]:
+    def modes(self) -> Iterator[None]:
         """Compute with deterministic algorithms in float32, on a stream of its own, while the context is open."""
         with ExitStack() as stack:
             stack.enter_context(deterministic_algorithms(self._user_modules))
@@ -279,19 +265,12 @@ def padded_share(config: TrainConfig, buffers: SharedBuffers) -> float:
 def check_memory(config: TrainConfig, task: EnvSpec, buffers: SharedBuffers) -> None:
     """Compute a minibatch of zeros with twice as many sequences as whole ones, before workers are started.
 
-    Raises:
-        ConfigError: if the memory of the device does not suffice.
+    Raises ShmppoError if the memory of the device does not suffice.
     """
-    if config.device == "cpu":
-        return
-    buffers.minibatches.sequences[:, 2] = 1  # steps; the first plan replaces it
-    model = build_model(config, task.observation, task.distribution)
-    try:
-        DeviceUpdate(config, task.distribution, model, buffers).compute_gradients(2 * padded_size(config, 0))
-    except torch.OutOfMemoryError as error:
-        reason = str(error).partition(". ")[0]
-        raise ConfigError(
-            f"--device {config.device} has too little memory for minibatches of "
-            f"{config.batch_steps // config.minibatches} steps ({reason}); raise --minibatches, or lower --num-envs or "
-            "--rollout-steps"
-        ) from error
+    if config.device != "cpu":
+        buffers.minibatches.sequences[:, 2] = 1  # steps; the first plan replaces it
+        model = build_model(config, task.observation, task.distribution)
+        with memory_errors():
+            update = DeviceUpdate(config, task.distribution, model, buffers)
+            with update.modes():
+                update.compute_gradients(2 * padded_size(config, 0))

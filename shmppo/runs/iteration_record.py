@@ -97,6 +97,14 @@ class RecordingLearner(Learner):
             self._record.update[f"gradients {place}"] = _digest([self._buffers.shard_results.total])
         return result
 
+    def _device_results(self, row: int) -> tuple[dict[str, float], float, float]:
+        """Record the results of a minibatch on a device."""
+        if self._active:
+            epoch, minibatch = divmod(len(self._record.update) - 1, self.config.minibatches)
+            results = self._buffers.shard_results.minibatches[row]
+            self._record.update[f"results (minibatch {minibatch} of epoch {epoch})"] = _digest([results])
+        return super()._device_results(row)
+
 
 def first_difference(one: IterationRecord, other: IterationRecord) -> str | None:
     """Name the first field in which two records differ, with its values or digests of them. None: they are equal."""

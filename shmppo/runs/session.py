@@ -5,6 +5,7 @@ The training loop is `shmppo.runs.loop.train_iterations`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -165,9 +166,10 @@ class Session:
         config = self.config
         if config.device.startswith("cuda") and os.environ.get(WORKSPACES) not in DETERMINISTIC_WORKSPACES:
             needed = f"{WORKSPACES}={DETERMINISTIC_WORKSPACES[0]}"
-            self.state.mark_inexact(f"CUDA was started before the run, or without {needed}")
+            self.state.mark_inexact(f"CUDA was started without {needed}; set it before the program starts")
         networks = [(config, self.learner.model)]
-        networks += [network for feature in self.features for network in feature.networks()]
+        others = [network for feature in self.features for network in feature.networks()]
+        networks += [(dataclasses.replace(own, act_on="workers"), model) for own, model in others]
         for own, model in networks:
             if not acts_row_by_row(own, model):
                 self.state.mark_inexact(

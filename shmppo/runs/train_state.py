@@ -90,7 +90,7 @@ class TrainState:
     @property
     def fingerprint(self) -> dict[str, str]:
         """Versions of the libraries that compute numbers of the run, and the processor."""
-        found = machine.fingerprint(self._computed_by, self._config.device)
+        found = machine.fingerprint(self._computed_by, self._config.device, self._config.act_on)
         if self._computed_by == "torch":  # the kernels compute functions for it
             found["kernels"] = "compiled" if supported_variants() else "not compiled"
         return found

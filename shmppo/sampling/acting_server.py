@@ -9,9 +9,11 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.devices import copy_to, deterministic_algorithms, own_device
+from shmppo.models.user_module import user_modules
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import TorchActing
 from shmppo.spaces.normalization import leaf_statistics
+from shmppo.utils.torch_utils import set_numeric_modes
 
 
 class ActingServer:
@@ -28,6 +30,7 @@ class ActingServer:
     @torch.inference_mode()
     def load(self) -> None:
         """Copy the current weights to the device."""
+        set_numeric_modes()  # a callback may have changed them
         torch._foreach_copy_(list(self._copy.parameters()), list(self._own.parameters()))
 
     @torch.inference_mode()
@@ -38,7 +41,7 @@ class ActingServer:
         """
         network, acting = self._network, self._acting
         network.state[:] = acting.state
-        with deterministic_algorithms(()):
+        with deterministic_algorithms(user_modules(self._own)):
             network.forward()
         results = (network.params, acting.params), (network.values, acting.values), (network.state, acting.after)
         for columns in (self._columns[w] for w in workers):

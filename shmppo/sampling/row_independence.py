@@ -12,6 +12,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.devices import copy_to, deterministic_algorithms, own_device
 from shmppo.models.native import uses_kernels
+from shmppo.models.user_module import user_modules
 from shmppo.sampling.actor import TorchActing
 from shmppo.spaces.observations import Leaf
 
@@ -25,11 +26,12 @@ def _random_leaf(leaf: Leaf, rows: int, generator: np.random.Generator) -> np.nd
 
 
 def acts_row_by_row(config: TrainConfig, model: ActorCritic) -> bool:
-    """Whether the actions of an environment do not depend on the others. The kernels compute each row on its own."""
+    """Whether the actions of an environment do not depend on the others, also on --device with --act-on device."""
     if config.act_on == "device":
-        with deterministic_algorithms(()):
-            return is_row_independent(copy_to(model, own_device(config)), config.rows)
-    return uses_kernels(config, model) or is_row_independent(model, config.inference_rows)
+        with deterministic_algorithms(user_modules(model)):
+            if not is_row_independent(copy_to(model, own_device(config)), config.rows):
+                return False
+    return uses_kernels(config, model) or is_row_independent(model, config.inference_rows)  # the kernels always are
 
 
 @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -30,34 +31,38 @@ def versions() -> dict[str, str]:
     return own | {name: metadata.version(name) for name in PACKAGES}
 
 
-def fingerprint(kernel: str, device: str = "cpu") -> dict[str, str]:
+def fingerprint(kernel: str, device: str = "cpu", act_on: str = "workers") -> dict[str, str]:
     """Return what decides the bits of a run's weights: the processor, and versions of what computes its numbers.
 
     MuJoCo is listed only if this process has imported it, and torch only if it computes the network.
 
     Args:
         kernel: what computes the network, "native" or "torch".
-        device: --device.
+        device, act_on: the options.
     """
     unused = {"torch": kernel == "native" and device == "cpu", "mujoco": "mujoco" not in sys.modules}
     found = {name: version for name, version in versions().items() if not unused.get(name)}
     found["python"] = ".".join(platform.python_version_tuple()[:2])
-    return found | {"processor": processor_type(kernel)} | ({} if device == "cpu" else {"device": device_type(device)})
+    found |= {"processor": processor_type(kernel)} | ({} if act_on == "workers" else {"act_on": act_on})
+    return found if device == "cpu" else found | {"device": device_type(device)}
 
 
+@functools.cache
 def device_type(device: str) -> str:
     """Return what decides the bits of an update on a device: its model, driver, and libraries."""
     import torch
 
-    if torch.device(device).type != "cuda":
+    if not device.startswith("cuda"):
         return device
     found = [f"CUDA {torch.version.cuda}"]
     found.append(f"cuDNN {torch.backends.cudnn.version()}")  # type: ignore[no-untyped-call]
+    for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"cuBLAS {metadata.version(package)}")
     with suppress(OSError, IndexError):
         found.append(f"driver {Path('/proc/driver/nvidia/version').read_text().split('Module')[1].split()[0]}")
-    packages = {one.metadata["Name"]: one.version for one in metadata.distributions()}
-    found += [f"{name} {version}" for name, version in sorted(packages.items()) if name.startswith("nvidia-cublas")]
-    return f"{torch.cuda.get_device_name(device)} ({', '.join(found)})"
+    found.append(f"CUBLAS_WORKSPACE_CONFIG={os.environ.get('CUBLAS_WORKSPACE_CONFIG')}")
+    return f"{torch.cuda.get_device_name()} ({', '.join(found)})"
 
 
 def same_bits_on(bits: dict[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
-from public_helpers import refused, slow_after, train_in
+from public_helpers import slow_after, train_in
 from test_gradients import AUXILIARY, CONFIG, SHAPED
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.errors import ConfigError, TrainingError
+from shmppo.errors import ConfigError, ShmppoError, TrainingError
 from shmppo.lockstep.pool import ComputeGradients, ReduceGradients, Update
 from shmppo.ppo.device_update import DeviceUpdate
+from shmppo.runs.iteration_record import IterationRecord, RecordingLearner
 from shmppo.runs.launch import resume, train
+from shmppo.tools.verify import verify_run
 
 DEVICE = {"device": "cpu:0", "grad_shards": None}
 
@@ -143,6 +146,16 @@ def test_a_change_of_the_device_makes_a_run_inexact(tmp_path: Path) -> None:
     assert summary["same_bits_on"]["device"] == "cpu:0"
 
 
+def test_a_run_is_verified_and_each_of_its_minibatches_is_recorded(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, quiet=True, total_steps=400, act_on="device", **DEVICE)
+    record = IterationRecord(1)
+    train(dataclasses.replace(config, run_dir=str(tmp_path / "run")), make_learner=partial(RecordingLearner, record))
+    results = [name for name in record.update if name.startswith("results (minibatch")]
+    assert len(results) == config.epochs * config.minibatches
+    verdict = verify_run(tmp_path / "run", from_iteration=0, workers=2)
+    assert verdict.equal, verdict.text
+
+
 def test_an_operation_that_is_not_deterministic_makes_a_run_inexact(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, network="networks:Puts", quiet=True, total_steps=200, **DEVICE)
     summary = train_in(tmp_path / "run", config)
@@ -155,12 +168,14 @@ def test_too_little_memory_is_found_before_workers_are_started(monkeypatch: pyte
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(DeviceUpdate, "compute_gradients", full)
-    with refused(r"--device cpu:0 has too little memory for minibatches of 64 steps \(CUDA out of memory\); raise"):
+    with pytest.raises(
+        ShmppoError, match=r"not enough memory \(CUDA out of memory.*\); free memory, or use smaller minib"
+    ):
         train_in(tmp_path / "run", CONFIG, **DEVICE)
 
 
 def test_gradient_shards_mean_nothing_on_a_device() -> None:
-    with pytest.raises(ConfigError, match="--grad-shards divides the work of several cores, but --device is cuda"):
+    with pytest.raises(ConfigError, match="--grad-shards divides work among cores, but --device is cuda"):
         train(dataclasses.replace(CONFIG, device="cuda"))
 
 

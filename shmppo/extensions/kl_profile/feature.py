@@ -14,8 +14,6 @@ from shmppo.storage.run_directory import saving
 class KLRecording(Feature):
     """Records a profile every --kl-profile-every updates, and writes it."""
 
-    watches_steps = True
-
     @staticmethod
     def is_used(config: TrainConfig) -> bool:
         return ProfileOptions.of(config).kl_profile_every is not None
@@ -26,7 +24,7 @@ class KLRecording(Feature):
 
     def begin_update(self, iteration: int) -> None:
         every = ProfileOptions.of(self.config).kl_profile_every
-        self._records = every is not None and iteration % every == 0
+        self._records = self.watches_steps = every is not None and iteration % every == 0
         if self._records:
             self._recorder.begin(self.buffers.minibatches)
 
