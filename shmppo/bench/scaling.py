@@ -6,12 +6,15 @@ Strong scaling keeps the batch size fixed. Weak scaling keeps the work per worke
 from __future__ import annotations
 
 import csv
+import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 
 from shmppo.bench.measured_run import PARTS, measured_run
 from shmppo.bench.options import Learning, Mode, Scaling
+from shmppo.bench.throughput import in_processes
 from shmppo.config.checks import require
 from shmppo.config.option import check_bounds
 from shmppo.config.train_config import TrainConfig
@@ -23,13 +26,15 @@ LEARNER_ONLY_PHASES = ("advantage", "publish", "reduce", "optimizer", "other")
 learning, "gradient" is another one."""
 COLUMNS = (
     "mode", "learning", "workers", "num_envs", "steps_per_second", "experience_steps_per_second",
-    "learning_steps_per_second", "speedup", "efficiency", "collect_efficiency", "serial_fraction", "learner_share",
+    "learning_steps_per_second", "speedup", "efficiency", "limit_steps_per_second", "of_limit", "collect_efficiency",
+    "serial_fraction", "learner_share",
     "iteration_seconds", "collect_seconds", *(f"{part}_seconds" for part in PARTS), "weights_sha256",
 )  # fmt: skip
 """Columns of the file."""
 LEGEND = (
-    "W: workers. N: environments. S: speed-up. E: efficiency. Rates are steps per second: of the whole iteration, of\n"
-    "sampling alone, and of learning alone. Percentages are shares of the time."
+    "W: workers. N: environments. S: speed-up. E: efficiency. L: share of the rate of W separate processes without\n"
+    "workers, the limit of W cores. Rates are steps per second: of the whole iteration, of sampling alone, and of\n"
+    "learning alone. Percentages are shares of the time."
 )
 
 
@@ -74,6 +79,16 @@ def measure(config: TrainConfig, iterations: int) -> dict[str, Any]:
     }
 
 
+def limit(config: TrainConfig, iterations: int) -> float:
+    """Measure the steps per second of W runs without workers at the same time, in total. They share nothing."""
+    alone = dataclasses.replace(config, workers=0, learning="auto")
+    return in_processes(functools.partial(_rate, iterations), alone, config.num_workers)
+
+
+def _rate(iterations: int, config: TrainConfig) -> float:
+    return measured_run(config, iterations).median("steps_per_second")
+
+
 def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
     """Fit the serial fraction s of Amdahl's law T(W) = T(1)·(s + (1 − s)/W) by least squares over T(W)/T(1).
 
@@ -94,7 +109,8 @@ def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
 def add_scaling(rows: list[dict[str, Any]], cores: int) -> None:
     """Add speed-up, efficiency, and Amdahl's serial fraction to the rows of each (mode, learning), in place.
 
-    Efficiency is the speed-up divided by the number of workers. Both are relative to the first row of the group.
+    Efficiency is the speed-up divided by the number of workers. Both are relative to the first row of the group. The
+    share of the limit is relative to separate processes (see `limit`).
     In mode weak the work grows with the workers, so the ratio of the rates is the scaled speed-up. No serial fraction
     is fitted then.
 
@@ -116,6 +132,7 @@ def add_scaling(rows: list[dict[str, Any]], cores: int) -> None:
             row["collect_efficiency"] = row["experience_steps_per_second"] / first["experience_steps_per_second"] / w
             if mode == "strong":
                 row["serial_fraction"] = fitted
+                row["of_limit"] = row["steps_per_second"] / row["limit_steps_per_second"]
 
 
 def medians(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -153,6 +170,8 @@ def _measure_all(options: Scaling) -> list[dict[str, Any]]:
     for _ in range(options.repetitions):
         for repetitions, (mode, learning, config) in zip(measured, runs, strict=True):
             row = {"mode": mode, "learning": learning} | measure(config, options.iterations)
+            if mode == "strong":
+                row["limit_steps_per_second"] = limit(config, options.iterations)
             repetitions.append(row)
             sizes = f"{mode:<7}{learning:<8} {config.num_workers:3} workers {config.num_envs:5} environments"
             print(f"{sizes} {row['steps_per_second']:10,.0f} steps/s", flush=True)
@@ -164,6 +183,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         LEGEND,
         f"{'mode':<8}{'learning':<8}{'W':>4}{'N':>6}{'steps/s':>11}{'experience':>12}{'learning':>10}{'S':>7}{'E':>6}"
+        f"{'L':>6}"
         f"{'sampling':>10}{'optim.':>9}{'commun.':>9}{'waiting':>9}",
     ]
     for row in rows:
@@ -171,6 +191,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         sampling, *others = (row[f"{part}_seconds"] / whole for part in PARTS[:4])
         shares = f"{sampling:10.0%}" + "".join(f"{share:9.0%}" for share in others)
         gain = f"{row['speedup']:7.2f}{row['efficiency']:6.2f}" if "speedup" in row else f"{'':13}"
+        gain += f"{row['of_limit']:6.2f}" if "of_limit" in row else f"{'':6}"
         rates = f"{row['steps_per_second']:11,.0f}{row['experience_steps_per_second']:12,.0f}"
         sizes = f"{row['mode']:<8}{row['learning']:<8}{row['workers']:4.0f}{row['num_envs']:6.0f}"
         lines.append(f"{sizes}{rates}{row['learning_steps_per_second']:10,.0f}{gain}{shares}")

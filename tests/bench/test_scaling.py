@@ -31,7 +31,7 @@ def test_the_serial_fraction_of_amdahls_law_is_fitted() -> None:
 def test_speedup_and_efficiency_by_hand() -> None:
     rows: list[dict[str, Any]] = [
         {"mode": mode, "learning": "central", "workers": w, "steps_per_second": rate, "iteration_seconds": 100 / rate}
-        | {"experience_steps_per_second": 2 * w * 0.9 ** (w - 1)}
+        | {"experience_steps_per_second": 2 * w * 0.9 ** (w - 1), "limit_steps_per_second": 5.0 * w}
         for mode, w, rate in (("strong", 2, 10.0), ("strong", 4, 15.0), ("weak", 2, 20.0), ("weak", 4, 40.0))
     ]
     add_scaling(rows, cores=4)
@@ -39,6 +39,8 @@ def test_speedup_and_efficiency_by_hand() -> None:
     assert [row["speedup"] for row in strong] == [1, 1.5]
     assert [row["efficiency"] for row in strong] == [1, 0.75]
     assert [row["efficiency"] for row in weak] == [1, 1]
+    assert [row["of_limit"] for row in strong] == [1, 0.75]
+    assert "of_limit" not in weak[0]
     assert strong[1]["collect_efficiency"] == pytest.approx(0.81)
     assert strong[0]["serial_fraction"] == pytest.approx((1 / 1.5 - 0.5) / 0.5)
     assert "serial_fraction" not in weak[0]
@@ -84,6 +86,9 @@ def test_the_scaling_command_measures_prints_and_writes(run_command: Run, tmp_pa
     for row in rows:
         rates = [float(row[f"{kind}steps_per_second"]) for kind in ("", "experience_", "learning_")]
         assert 1 / rates[0] == pytest.approx(1 / rates[1] + 1 / rates[2], rel=1e-4)
+    for row in rows:
+        of_limit = float(row["steps_per_second"]) / float(row["limit_steps_per_second"] or "nan")
+        assert (row["mode"] == "strong") == (float(row["of_limit"] or "nan") == pytest.approx(of_limit, rel=1e-4))
     assert "Amdahl's serial fraction" in done.stdout
     refused = run_command("shmppo.bench", "scaling", "--workers", 0)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
