@@ -56,6 +56,12 @@ def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr("shmppo.runs.background_check.BackgroundCheck.start", lambda check: None)
 
 
+@pytest.fixture(autouse=True)
+def _no_named_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test trust no module because another test has named it in this process."""
+    monkeypatch.setattr("shmppo.config.trust._named", set())
+
+
 def published(config: TrainConfig, task: EnvSpec) -> tuple[SharedBuffers, Learner]:
     """Shared buffers, and a learner that has published for iteration 0."""
     fields = run_fields(config, task)

@@ -102,7 +102,7 @@ def parse_start(
     """
     name = option_value(arguments, "--preset")
     option, file = _config_file(arguments, inherit=name is None and default is None)
-    from_file, of_run = ({}, False) if file is None else read_config_file(file, option)
+    from_file = {} if file is None else read_config_file(file, option)
     base = (default or TrainConfig()).fields()
     if name is not None:
         env = option_value(arguments, "--env") or from_file.get("env", base["env"])
@@ -122,8 +122,7 @@ def parse_start(
     if fields["env"] == base["env"] and given.get("env_kwargs"):
         fields["env_kwargs"] = base["env_kwargs"] | given["env_kwargs"]
     config = TrainConfig(**fields)
-    # A file of flags is trusted like the command line that names it. The config.json of a run is not.
-    if file is not None and (option == "--init-from" or of_run):
+    if file is not None:
         used = {name: fields[name] for name in from_file}
         check_trust(used, file, (*parsed.start.trust, *modules_of(given)))
     return config, parsed.start
@@ -157,22 +156,18 @@ def option_value(arguments: Sequence[str], option: str) -> str | None:
     return found
 
 
-def read_config_file(path: Path, option: str) -> tuple[dict[str, Any], bool]:
+def read_config_file(path: Path, option: str) -> dict[str, Any]:
     """Read fields of a configuration from a YAML or JSON file, or from a run's config.json.
 
     Args:
         path: the file.
         option: the option that names the file, for error messages.
 
-    Returns:
-        The fields, and whether the file is that of a run.
-
     Raises:
         ConfigError: if the file cannot be read, is not a mapping, or contains an unknown field.
     """
     content = read_mapping(path, option)
-    of_run = isinstance(content.get("config"), dict)
-    if of_run:
+    if isinstance(content.get("config"), dict):
         own_fields = fields_with(TrainConfig, inherited=False)
         with _errors_that_name(option, path):
             content = without_removed(content["config"])
@@ -185,7 +180,7 @@ def read_config_file(path: Path, option: str) -> tuple[dict[str, Any], bool]:
         if option == "--init-from":
             content = TrainConfig.continued(content)
     with _errors_that_name(option, path):
-        return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()}), of_run
+        return typed_fields({str(name).replace("-", "_"): value for name, value in content.items()})
 
 
 @contextlib.contextmanager

@@ -28,6 +28,10 @@ Modules = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """Type of the flag --trust: each flag names one module."""
 Trusted = Sequence[str]
 """Type of the parameter `trust` of public functions: names of modules and packages, or one name."""
+TRUST_VARIABLE = "SHMPPO_TRUST"
+"""An environment variable: further modules that every command trusts, separated by commas."""
+_named: set[str] = set()
+"""The modules that configurations of this process have named."""
 _NAME_IN_TEXT = re.compile(r"[^\W\d]\w*(\.\w+)*:[^/\\]")  # `module:name`, but neither a URL nor a path with a drive
 
 
@@ -78,6 +82,13 @@ def modules_of(fields: Mapping[str, Any]) -> list[str]:
     return sorted({code.module for code in named_code(fields)})
 
 
+def trust_own(config: TrainConfig) -> list[str]:
+    """Trust the modules that a configuration names, in this process from now on. Returns their names."""
+    modules = modules_of(config.to_json())
+    _named.update(modules)
+    return modules
+
+
 def trust_flags(modules: Sequence[str]) -> str:
     """Return the flags --trust for modules, each with a space in front."""
     return "".join(f" --trust {module}" for module in modules)
@@ -115,17 +126,20 @@ def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None
     Args:
         fields: of the configuration, by name.
         source: where it was found, for the message.
-        trust: modules and packages that the caller trusts. A package includes its modules.
+        trust: modules and packages that the caller trusts, besides those of `TRUST_VARIABLE` and `trust_own`. A package
+            includes its modules.
 
     Raises:
         ConfigError: if it names code of another module. The message names the flags that allow it.
     """
     trusted = (trust,) if isinstance(trust, str) else tuple(trust)
-    allowed = tuple(f"{module}." for module in trusted)
+    everywhere = [name.strip() for name in os.environ.get(TRUST_VARIABLE, "").split(",") if name.strip()]
+    allowed = tuple(f"{module}." for module in (*trusted, *everywhere, *_named))
     unknown = [code for code in named_code(fields) if not f"{code.module}.".startswith(allowed)]
     if unknown:
         modules = sorted({code.module for code in unknown})
         raise ConfigError(
             f"{source} names code to import: {', '.join(map(str, unknown))}; if you trust it, add"
-            f"{trust_flags(modules)} (in Python: trust={sorted({*trusted, *modules})})"
+            f"{trust_flags(modules)} (in Python: trust={sorted({*trusted, *modules})}), or for all commands: export "
+            f"{TRUST_VARIABLE}={shlex.quote(','.join(sorted({*everywhere, *modules})))}"
         )

@@ -77,11 +77,11 @@ def test_a_preset_is_overridden_by_the_file_and_both_by_flags(tmp_path: Path) ->
 
 def test_arguments_of_the_same_environment_are_added(tmp_path: Path) -> None:
     (tmp_path / "file.json").write_text('{"env-kwargs": {"b": 3, "c": 4}, "env": "own:Env"}')
-    given = ["--config", str(tmp_path / "file.json"), "--env-kwargs", "a=1", "b=2"]
+    given = ["--config", str(tmp_path / "file.json"), "--env-kwargs", "a=1", "b=2", "--trust", "own"]
     assert parse_config(given).env_kwargs == {"a": 1, "b": 2, "c": 4}
     assert parse_config([*given, "--env", "own:Env"]).env_kwargs == {"a": 1, "b": 2, "c": 4}
     assert parse_config([*given, "--env", "own:Other"]).env_kwargs == {"a": 1, "b": 2}
-    assert parse_config([*given[:2], "--env-kwargs"]).env_kwargs == {}
+    assert parse_config([*given[:2], "--trust", "own", "--env-kwargs"]).env_kwargs == {}
 
 
 def test_auto_takes_the_environment_of_a_file_or_of_a_script(tmp_path: Path) -> None:

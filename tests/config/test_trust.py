@@ -14,6 +14,7 @@ from shmppo.config.presets import PRESETS
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import check_trust, named_code, resume_command
 from shmppo.errors import ConfigError
+from shmppo.runs.launch import train
 
 NAMES: list[tuple[dict[str, Any], list[str]]] = [
     ({}, []),
@@ -47,8 +48,27 @@ def test_a_trusted_module_includes_the_modules_below_it() -> None:
         check_trust(fields, Path("run"), ("maze", "mazes.smal", "nets.x"))
     assert str(raised.value) == (
         "run names code to import: --env mazes.small:Maze, --network nets:make; if you trust it, add "
-        "--trust mazes.small --trust nets (in Python: trust=['maze', 'mazes.smal', 'mazes.small', 'nets', 'nets.x'])"
+        "--trust mazes.small --trust nets (in Python: trust=['maze', 'mazes.smal', 'mazes.small', 'nets', 'nets.x']), "
+        "or for all commands: export SHMPPO_TRUST=mazes.small,nets"
     )
+
+
+def test_modules_can_be_trusted_in_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"env": "mazes.small:Maze", "network": "nets:make"}
+    monkeypatch.setenv("SHMPPO_TRUST", "mazes, other")
+    with pytest.raises(ConfigError, match=r"code to import: --network nets:make; .* SHMPPO_TRUST=mazes,nets,other$"):
+        check_trust(fields, Path("run"), ())
+    monkeypatch.setenv("SHMPPO_TRUST", "nets,mazes,")
+    check_trust(fields, Path("run"), ())
+
+
+def test_a_process_trusts_what_its_own_configurations_name(tmp_path: Path) -> None:
+    fields = {"env": "mazes.small:Maze"}
+    with pytest.raises(ConfigError, match="names code to import"):
+        check_trust(fields, Path("run"), ())
+    with pytest.raises(ConfigError, match="there is no module mazes"):
+        train(TrainConfig(**fields, run_dir=str(tmp_path)))
+    check_trust(fields, Path("run"), ())
 
 
 @pytest.mark.parametrize("option", ["--config", "--init-from"])
@@ -64,9 +84,11 @@ def test_the_configuration_of_a_run_may_not_name_code_that_is_not_trusted(option
     assert parse_config([*given, "--env", "nets:Env"]).network == "nets:make", "the command line names its module"
 
 
-def test_a_file_of_flags_is_trusted_but_not_one_beside_weights(tmp_path: Path) -> None:
+def test_a_file_of_flags_is_not_trusted_either(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"env": "own:Env", "env-kwargs": {"a": "own:x"}}))
-    assert parse_config(["--config", str(tmp_path / "config.json")]).env == "own:Env"
+    with pytest.raises(ConfigError, match="--env own:Env, --env-kwargs own:x; "):
+        parse_config(["--config", str(tmp_path / "config.json")])
+    assert parse_config(["--config", str(tmp_path / "config.json"), "--trust", "own"]).env == "own:Env"
     with pytest.raises(ConfigError, match="--env own:Env, --env-kwargs own:x; "):
         parse_config(["--init-from", str(tmp_path)])
     with pytest.raises(ConfigError, match=r"names code to import: --env-kwargs own:x; "):

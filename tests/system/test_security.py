@@ -23,6 +23,7 @@ import shmppo.evaluate
 import shmppo.export
 import shmppo.replay
 from shmppo import ConfigError, TrainConfig, load_policy, resume, train
+from shmppo.config import trust
 from shmppo.train import main as train_main
 
 MODULE = """
@@ -66,6 +67,7 @@ def own(tmp_path: Path, marker: Path) -> Path:
 def forget(marker: Path) -> None:
     marker.unlink(missing_ok=True)
     sys.modules.pop("own_counter", None)
+    trust._named.clear()  # as in another process
 
 
 def fork(run_dir: Path, **options: Any) -> None:
