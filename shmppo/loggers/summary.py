@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import shlex
 import textwrap
 from pathlib import Path
@@ -60,6 +61,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         "info": ", ".join(f"{name} {number(mean)}" for name, mean in info.items() if mean is not None),
         "missing": f"{', '.join(missing)}: not in the info of the last {episodes}" if missing and episodes else "",
         "evaluation": _evaluation_text(evaluation, summary["iterations"]),
+        "far lower": _far_lower(evaluation, summary["return_mean_100"]),
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         **{name.replace("_", " "): f"{summary[name]:,}" for name in ADDED_GLOSSARY if name in summary},
@@ -92,6 +94,20 @@ def _evaluation_text(row: dict[str, float], iterations: int) -> str:
         return ""
     older = "" if row["iteration"] == iterations else f"  (after iteration {row['iteration']:,.0f})"
     return evaluation_text(row) + older
+
+
+def _far_lower(row: dict[str, float], training: float | None) -> str:
+    """Explain an evaluation that is worse than training by half of the larger return and two standard errors."""
+    if training is None or not row.get("eval/episodes"):
+        return ""
+    by = training - row["eval/return"]
+    error = row["eval/return_std"] / math.sqrt(row["eval/episodes"])
+    if by <= max(0.5 * max(abs(training), abs(row["eval/return"])), 2 * error):
+        return ""
+    return (
+        "evaluations take the most likely actions, and training samples them, which this policy needs; see evaluate "
+        "--stochastic"
+    )
 
 
 def _return_text(summary: dict[str, Any]) -> str:

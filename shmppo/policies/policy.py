@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -248,10 +248,55 @@ class Policy:
                 of its mask are 0, or if the state has another shape or type. Both must be finite.
         """
         with self._lock, torch.inference_mode():
-            return self._act(obs, state, deterministic)
+            batch = self._load(obs, state)
+            if batch == (0,):
+                return [], self.initial_state(0)
+            if not deterministic:
+                noise = self._distribution.noise(self._generator, len(self._obs[0]))
+                self._actor.load_noise(noise[np.newaxis])
+            actions = self._distribution.to_env(self._actor.act(None if deterministic else 0))
+            after = self._actor.states.copy()
+        if not batch:
+            return actions[0], after[0]
+        return actions if isinstance(actions[0], (tuple, dict)) else np.stack(actions), after
 
-    def _act(self, obs: Any, state: np.ndarray | None, deterministic: bool) -> tuple[Any, np.ndarray]:
-        """Act. See `act`."""
+    def distribution(self, obs: Any, state: np.ndarray | None = None) -> dict[Any, Any]:
+        """Compute the distribution from which `act(obs, state, deterministic=False)` samples.
+
+        The arguments and errors are those of `act`. A batch has at least one observation.
+
+        Returns:
+            For Box actions "mean" and "std" (of u, if the action is squashed: a = middle + half range · tanh(u)), or
+            "alpha" and "beta"; otherwise "probabilities", from the smallest value on, or of 1. Each has the shape of
+            the action, or one axis for all values of a Discrete one. For Tuple, Dict, and MultiDiscrete actions, a
+            dictionary of these for each key or index. For a batch, the first axis is n.
+        """
+        return self._forward(obs, state, lambda: self._distribution.named(self._actor.params))
+
+    def value(self, obs: Any, state: np.ndarray | None = None) -> Any:
+        """Compute the critic's value of an observation, float32 [], or of a batch of them [n].
+
+        It estimates the discounted return, in the scale of training (--normalize-reward). The arguments and errors are
+        those of `act`. A batch has at least one observation.
+
+        Raises:
+            ValueError: if the policy has no critic, because it saw parts of the observation that the actor does not.
+        """
+        if self._trained.model.value_head is None:
+            raise ValueError("this policy has no value: its critic saw other parts of the observation than its actor")
+        return self._forward(obs, state, lambda: self._actor.values)
+
+    def _forward(self, obs: Any, state: np.ndarray | None, result: Callable[[], Any]) -> Any:
+        """Compute a step of the network, and return a result of it, without the axis n for a single observation."""
+        with self._lock, torch.inference_mode():
+            batch = self._load(obs, state)
+            if batch == (0,):
+                raise ValueError("the batch has no observation; give at least one")
+            self._actor.advance()
+            return _copied(result(), batch)
+
+    def _load(self, obs: Any, state: np.ndarray | None) -> tuple[int, ...]:
+        """Check an observation and a state, or a batch of n, and give them to the actor. Returns (n,), or ()."""
         needed = self._trained.model.needed_leaves
         leaves = self._trained.task.observation.leaves
         if isinstance(obs, list) and obs and isinstance(obs[0], dict):
@@ -260,7 +305,7 @@ class Policy:
         first = given[needed[0]]
         batch = first.shape[:1] if first.ndim == len(leaves[needed[0]].env_shape) + 1 else ()
         if batch == (0,):
-            return [], self.initial_state(0)
+            return batch
         if (rows := batch[0] if batch else 1) != len(self._obs[0]):
             self._allocate(rows)
         state = self.initial_state(*batch) if state is None else np.asarray(state)
@@ -279,10 +324,11 @@ class Policy:
         if self.config.hidden_indices:
             self._obs[0][:, list(self.config.hidden_indices)] = 0.0
         self._actor.states[:] = state
-        if not deterministic:
-            self._actor.load_noise(self._distribution.noise(self._generator, rows)[np.newaxis])
-        actions = self._distribution.to_env(self._actor.act(None if deterministic else 0))
-        after = self._actor.states.copy()
-        if not batch:
-            return actions[0], after[0]
-        return actions if isinstance(actions[0], (tuple, dict)) else np.stack(actions), after
+        return batch
+
+
+def _copied(result: Any, batch: tuple[int, ...]) -> Any:
+    """Copy arrays [n, …], also in dictionaries; for a single observation, without the axis n."""
+    if isinstance(result, dict):
+        return {key: _copied(part, batch) for key, part in result.items()}
+    return np.array(result if batch else result[0])

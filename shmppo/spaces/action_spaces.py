@@ -99,6 +99,11 @@ class Joint:
         parts = zip(self._parts, self._split(p), self._split(q), strict=True)
         return self._merge([part.kl_grad(own_p, own_q) for part, own_p, own_q in parts])
 
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        keys = range(len(self._parts)) if self._keys is None else self._keys
+        parts = zip(keys, self._parts, self._split(params), strict=True)
+        return {key: part.named(own) for key, part, own in parts}
+
     def to_env(self, actions: np.ndarray) -> list[Any]:
         slices = zip(self._parts, self._action_slices, strict=True)
         parts = [part.to_env(actions[:, where]) for part, where in slices]

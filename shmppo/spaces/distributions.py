@@ -74,6 +74,9 @@ class Distribution(Protocol):
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         """Return the derivative of KL(p ‖ q) with respect to q, [..., P]."""
 
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        """Return what defines the distributions [n, …], by name; those of a joint action by its keys or indices."""
+
     def to_env(self, actions: np.ndarray) -> list[Any]:
         """Convert actions [n, A] to a list of n actions in the environment's own format."""
 
@@ -196,6 +199,10 @@ class DiagonalGaussian:
         difference, precision = mean_q - mean_p, exp(-2 * log_q)
         spread = exp(2 * log_p) + np.square(difference)
         return self._limit(np.concatenate([difference * precision, 1 - spread * precision], -1), q)
+
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        mean, log_std = self._parts(params)
+        return {"mean": mean.reshape(-1, *self._shape), "std": exp(log_std).reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         # np.clip returns a copy, so an environment may keep its action: later steps do not overwrite it.
@@ -341,6 +348,9 @@ class Categorical:
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         return exp(_log_softmax(q)) - exp(_log_softmax(p))
 
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        return {"probabilities": exp(_log_softmax(params))}
+
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return [self._start + int(a) for a in actions[:, 0].tolist()]
 
@@ -394,6 +404,9 @@ class Bernoulli:
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         return sigmoid(q) - sigmoid(p)
+
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        return {"probabilities": sigmoid(params).reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return list(actions.astype(self._dtype).reshape(-1, *self._shape))

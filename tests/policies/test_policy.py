@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
+from helpers import torch_distribution
 from public_helpers import SIX_ITERATIONS, raises, run_fixture, train_in
 
 from shmppo import load_policy
@@ -22,6 +24,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import Policy, input_names, load_trained
+from shmppo.ppo.torch_gradients import StoredObservations
 from shmppo.runs.launch import train
 from shmppo.tools.export import export
 
@@ -48,6 +51,58 @@ def stacked(observations: list[Any]) -> Any:
     if isinstance(observations[0], tuple):
         return tuple(stacked([one[i] for one in observations]) for i in range(len(observations[0])))
     return np.stack(observations)
+
+
+def plain(tree: Any) -> list[np.ndarray]:
+    """The arrays of a dictionary of dictionaries, in order."""
+    return [array for part in tree.values() for array in plain(part)] if isinstance(tree, dict) else [tree]
+
+
+def test_the_distribution_and_the_value_are_those_of_the_network(run: Path) -> None:
+    policy, n = load_policy(run), 5
+    envs = [make_environment(policy.config) for _ in range(n)]
+    observations = [env.reset(seed=i)[0] for i, env in enumerate(envs)]
+    state = policy.act(stacked(observations))[1]
+    found, values = policy.distribution(stacked(observations), state), policy.value(stacked(observations), state)
+    assert values.shape == (n,)
+    for i, obs in enumerate(observations):
+        pairs = zip(plain(policy.distribution(obs, state[i])), plain(found), strict=True)
+        for one, of_batch in pairs:
+            np.testing.assert_allclose(one, of_batch[i], atol=1e-6)
+        assert float(policy.value(obs, state[i])) == pytest.approx(float(values[i]), abs=1e-6)
+    trained = policy._trained
+    moments = [torch.from_numpy(numbers) for numbers in (trained.obs_mean, trained.obs_scale)]
+    policy.act(stacked(observations), state)
+    leaves = StoredObservations(
+        policy.config, trained.model, [torch.tensor(leaf).unsqueeze(0) for leaf in policy._obs], *moments
+    ).at(torch.arange(n).unsqueeze(0))
+    with torch.no_grad():
+        params, expected, _ = trained.model(leaves, torch.tensor(state))
+    np.testing.assert_allclose(values, expected[0], atol=1e-5)
+    torch_policy = torch_distribution(policy._distribution, params[0]) if run.name in ("vector", "discrete") else None
+    actions = policy.act(stacked(observations), state)[0]
+    if run.name == "vector":
+        assert torch_policy is not None
+        np.testing.assert_allclose(found["mean"], torch_policy.mean, atol=1e-5)
+        np.testing.assert_allclose(found["std"], torch_policy.stddev, atol=1e-5)
+        np.testing.assert_allclose(np.clip(found["mean"], -2, 2), actions, atol=1e-6)
+    elif run.name == "discrete":
+        np.testing.assert_allclose(found["probabilities"], torch_policy.probs, atol=1e-5)  # type: ignore[union-attr]
+        assert (found["probabilities"].argmax(-1) == actions).all()
+    elif run.name == "masks":
+        assert list(found) == [0, 1]
+        for part in found.values():
+            np.testing.assert_allclose(part["probabilities"].sum(-1), 1, atol=1e-6)
+            assert (part["probabilities"] == 0).any(), "a masked action has no probability"
+
+
+def test_a_policy_without_a_critic_has_no_value(tmp_path: Path) -> None:
+    train_in(tmp_path / "run", SMALL, env_kwargs={"space": "dict"}, actor_obs=("inner",), separate_critic="all")
+    policy = load_policy(tmp_path / "run")
+    obs = make_environment(policy.config).reset(seed=0)[0]
+    assert policy.distribution(obs)
+    with pytest.raises(ValueError, match="this policy has no value: its critic saw other parts"):
+        policy.value(obs)
 
 
 def test_a_batch_gives_the_same_as_one_policy_for_each_observation(run: Path) -> None:

@@ -280,3 +280,15 @@ def test_arrays_on_a_device_give_the_numbers_of_numpy(name: str, squash: bool) -
         found = function(*(DeviceArray(torch.from_numpy(argument)) for argument in arguments))
         assert found.dtype == torch.float32, method
         np.testing.assert_allclose(found.tensor.numpy(), function(*arguments), rtol=2e-5, atol=2e-6, err_msg=method)
+
+
+@pytest.mark.parametrize("name", ["box", "box64", "discrete", "multi-binary", "box64, beta", "unit-box, beta"])
+def test_named_parameters_are_those_of_torch(name: str) -> None:
+    distribution = make(name)
+    params = drawn(distribution, 6)[0]
+    expected = torch_distribution(distribution, torch.from_numpy(params))
+    expected = getattr(expected, "base_dist", expected)
+    names = {"mean": "mean", "std": "stddev", "probabilities": "probs", "alpha": "concentration1"}
+    for key, array in distribution.named(params).items():
+        of_torch = getattr(expected, names.get(key, "concentration0"))
+        np.testing.assert_allclose(array, of_torch.reshape(array.shape), rtol=1e-6)
