@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import memory_errors
@@ -29,6 +28,7 @@ from shmppo.models.actor_critic import ActorCritic, build_model, move_parameters
 from shmppo.models.devices import copy_to, deterministic_algorithms, own_device
 from shmppo.models.user_module import user_modules
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.gradients import feature_losses
 from shmppo.ppo.loss import Loss, LossInputs
 from shmppo.ppo.optimizer import BETA1, BETA2
 from shmppo.ppo.torch_gradients import StoredObservations, run_network
@@ -59,11 +59,8 @@ class DeviceUpdate:
         self._parameters = self._model.network_parameters
         self._gradient = torch.zeros_like(self._weights)
         self._views = parameter_views(self._gradient, self._model)[: len(self._parameters)]
-        leaves = [path for path in buffers.arrays if path.split("/")[0] == "rollout.obs"]
-        statistics = self._copy("published.obs_mean"), self._copy("published.obs_scale")
-        self._observations = StoredObservations(config, model, map(self._copy, leaves), *statistics)
-        losses = [one.GRADIENTS for one in added("feature_loss") if one.NAME in model.feature_losses]
-        self._feature_losses = [loss(self._model, self._observations, self._gradient.unsqueeze(0)) for loss in losses]
+        self._observations = StoredObservations(config, model, buffers, self._copy)
+        self._feature_losses = feature_losses(self._model, self._observations, self._gradient.unsqueeze(0))
         self._minibatches = config.epochs * config.minibatches
         number = functools.partial(torch.zeros, (), device=self._device)
         self._next = number(dtype=torch.int64)  # index of the next minibatch

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
@@ -60,10 +62,8 @@ class ShardGradients:
             self._network = NativeGradients(config, model, buffers)
         else:
             self._network = TorchGradients(config, model, buffers)
-        losses = [one.GRADIENTS for one in added("feature_loss") if one.NAME in model.feature_losses]
-        results = torch.from_numpy(buffers.shard_results.gradients)
-        observations = StoredObservations.of(config, model, buffers)
-        self._feature_losses = [loss(model, observations, results) for loss in losses]
+        observations = StoredObservations(config, model, buffers)
+        self._feature_losses = feature_losses(model, observations, torch.from_numpy(buffers.shard_results.gradients))
 
     @torch.enable_grad()  # the code of an environment may have disabled gradients
     def compute(self, epoch: int, minibatch: int, shards: range) -> None:
@@ -141,6 +141,12 @@ class ShardGradients:
         states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.rows + sequences[:, 1]]
         states[sequences[:, 3] < 0] = 0.0
         return states
+
+
+def feature_losses(model: ActorCritic, observations: StoredObservations, gradients: Tensor) -> list[Any]:
+    """Return what computes the losses of features of a network. gradients: [G, P], where to write their gradients."""
+    used = [one for one in added("feature_loss") if one.NAME in model.feature_losses]
+    return [one.GRADIENTS(model, observations, gradients) for one in used]
 
 
 def pack_steps(sequences: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

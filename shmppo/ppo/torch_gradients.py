@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,23 +17,22 @@ from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 class StoredObservations:
     """The observations of a rollout, from which the network's inputs are read."""
 
-    def __init__(self, config: TrainConfig, model: ActorCritic, obs: Iterable[Tensor], mean: Tensor, scale: Tensor):
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: ActorCritic,
+        buffers: SharedBuffers,
+        read: Callable[[str], Tensor] | None = None,
+    ) -> None:
         """Create views.
 
-        Args:
-            obs: [T, N, …] per leaf, as stored.
-            mean: [D].
-            scale: [D], 1 / standard deviation.
+        read: returns a shared array by its path, on another device. None: views of the shared memory.
         """
-        self._leaves = [leaf.flatten(0, 1) for leaf in obs]
-        self._statistics = leaf_statistics(model.observation.normalized_slices, mean, scale, config.normalize_obs)
-
-    @classmethod
-    def of(cls, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> StoredObservations:
-        """Return views of the shared memory."""
-        arrays = *buffers.rollout.obs, buffers.published.obs_mean, buffers.published.obs_scale
-        *obs, mean, scale = map(torch.from_numpy, arrays)
-        return cls(config, model, obs, mean, scale)
+        read = read or (lambda path: torch.from_numpy(buffers.arrays[path]))
+        paths = [path for path in buffers.arrays if path.split("/")[0] == "rollout.obs"]
+        self._leaves = [read(path).flatten(0, 1) for path in paths]
+        statistics = read("published.obs_mean"), read("published.obs_scale")
+        self._statistics = leaf_statistics(model.observation.normalized_slices, *statistics, config.normalize_obs)
 
     def at(self, index: Tensor) -> list[Tensor]:
         """Return the inputs [*index.shape, …] per leaf. index: int64, the index of each step in arrays [T·N, …]."""
@@ -49,7 +48,7 @@ class TorchGradients:
     def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
         """Create views of the shared memory."""
         self._model, self._autocast = model, config.autocast
-        self._observations = StoredObservations.of(config, model, buffers)
+        self._observations = StoredObservations(config, model, buffers)
         self._parameters = model.network_parameters
         gradients = torch.from_numpy(buffers.shard_results.gradients)
         self._gradients = [parameter_views(shard, model)[: len(self._parameters)] for shard in gradients]

@@ -24,8 +24,8 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import Policy, input_names, load_trained
-from shmppo.ppo.torch_gradients import StoredObservations
 from shmppo.runs.launch import train
+from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.tools.export import export
 
 SMALL = dataclasses.replace(SIX_ITERATIONS, env="space_environments:Shaped", rollout_steps=16, total_steps=4 * 16 * 2)
@@ -73,9 +73,9 @@ def test_the_distribution_and_the_value_are_those_of_the_network(run: Path) -> N
     trained = policy._trained
     moments = [torch.from_numpy(numbers) for numbers in (trained.obs_mean, trained.obs_scale)]
     policy.act(stacked(observations), state)
-    leaves = StoredObservations(
-        policy.config, trained.model, [torch.tensor(leaf).unsqueeze(0) for leaf in policy._obs], *moments
-    ).at(torch.arange(n).unsqueeze(0))
+    statistics = leaf_statistics(trained.model.observation.normalized_slices, *moments, policy.config.normalize_obs)
+    pairs = zip(policy._obs, statistics, strict=True)
+    leaves = [normalize_leaf(torch.tensor(leaf).unsqueeze(0), one) for leaf, one in pairs]
     with torch.no_grad():
         params, expected, _ = trained.model(leaves, torch.tensor(state))
     np.testing.assert_allclose(values, expected[0], atol=1e-5)
