@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from public_helpers import SIX_ITERATIONS, slow_after, summary_of, train_in, wait_for_the_check
+from public_helpers import SIX_ITERATIONS, python, slow_after, summary_of, train_in, wait_for_the_check
 
 from shmppo import resume, train
 from shmppo.loggers.summary import RunSummary
@@ -107,6 +107,21 @@ def test_code_that_changes_between_a_stop_and_a_resume_makes_the_run_inexact(
     file.write_text(f"{SCALED}# changed")
     summary = resume(run_dir, stop_at_iteration=3, trust="module_of_a_user")
     assert summary["inexact_reasons"] == ["the code of module_of_a_user has changed since the run was stopped"]
+
+
+@pytest.mark.long
+def test_a_run_may_be_resumed_by_another_command(tmp_path: Path) -> None:
+    """As `python -m shmppo train` and the command `shmppo` of a virtual environment in the current directory."""
+    (tmp_path / "other.py").write_text(
+        "import sys\nfrom shmppo.cli import main\nif __name__ == '__main__':\n    sys.exit(main())"
+    )
+    flags = ["--num-envs", "2", "--minibatches", "1", "--workers", "1", "--quiet", "--check-determinism", "0"]
+    for command in (
+        ["-m", "shmppo", "train", *flags, "--run-dir", "run", "--stop-at-iteration", "1"],
+        ["other.py", "train", "--resume", "run", "--stop-at-iteration", "2"],
+    ):
+        assert python(*command, cwd=tmp_path).returncode == 0
+    assert summary_of(tmp_path / "run")["inexact_reasons"] == []
 
 
 def test_a_schedule_that_is_random_makes_a_run_inexact(tmp_path: Path) -> None:
