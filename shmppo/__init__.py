@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 # The package `shmppo.train` exists for `python -m shmppo.train`. Python binds it to the name `train` when it is first
 # imported. It is imported here, before the function `train` is defined, so that it never replaces the function.
@@ -17,6 +17,8 @@ from shmppo.utils.portable import pin_numpy, pin_torch
 from shmppo.version import __version__
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from shmppo.config.trust import Trusted
     from shmppo.loggers.summary import RunSummary
     from shmppo.loggers.trackers import Callback, Logger
@@ -40,6 +42,7 @@ __all__ = [
     "load_policy",
     "portable",
     "preset",
+    "read_metrics",
     "resume",
     "train",
 ]
@@ -150,3 +153,23 @@ def load_policy(
     from shmppo.policies.policy import Policy, load_trained
 
     return Policy(load_trained(run_dir, checkpoint, trust), seed)
+
+
+def read_metrics(run_dir: str | Path, table: Literal["metrics", "eval"] = "metrics") -> dict[str, np.ndarray]:
+    """Read the metrics of a run, which may still train.
+
+    Args:
+        run_dir: the directory of the run.
+        table: the file to read, metrics.csv or eval.csv.
+
+    Returns:
+        Each column of numbers, float64 [rows], by name. NaN where there is no value.
+
+    Raises:
+        ConfigError: if there is no such file, if it has no row yet, or if it is damaged.
+    """
+    from shmppo.plotting.curves import read_columns
+    from shmppo.utils.files import refuse_links
+
+    refuse_links(Path(run_dir))
+    return read_columns(Path(run_dir) / f"{table}.csv")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from public_helpers import SIX_ITERATIONS, python, summary_of, train_in
 
-from shmppo import ConfigError, load_policy, resume, train
+from shmppo import ConfigError, load_policy, read_metrics, resume, train
 from shmppo.envs.vector_env import FIRST_INDEX
 from shmppo.policies.evaluation import evaluate
 from shmppo.utils.rng import episode_seed
@@ -135,6 +136,17 @@ def test_an_exception_of_the_callback_ends_the_run_and_reaches_the_caller_and_th
         train_in(tmp_path / "run", SMALL, callback=callback, loggers=[logger])
     assert [method for method, _ in logger.calls] == ["start", "log", "finish"]
     assert logger.calls[-1] == ("finish", None)
+
+
+def test_the_metrics_of_a_run_are_read_as_arrays(tmp_path: Path) -> None:
+    rows: list[dict[str, float]] = []
+    train_in(tmp_path / "run", SMALL, eval_every=2, eval_episodes=2, callback=rows.append)
+    metrics = read_metrics(tmp_path / "run")
+    for name, column in metrics.items():
+        np.testing.assert_allclose(column, [row[name] for row in rows], rtol=1e-6, err_msg=name)
+    assert read_metrics(str(tmp_path / "run"), "eval")["iteration"].tolist() == metrics["iteration"][1::2].tolist()
+    with pytest.raises(ConfigError, match=r"nowhere.metrics.csv"):
+        read_metrics(tmp_path / "nowhere")
 
 
 def test_a_loaded_policy_gets_the_return_of_the_evaluation(tmp_path: Path) -> None:
