@@ -85,8 +85,11 @@ def train(
         KeyboardInterrupt: after Ctrl-C, SIGTERM, or SIGUSR1. The run finishes the iteration in progress, or its last
             evaluation, and is saved before; a second signal ends it at once.
     """
+    from shmppo.config.trust import trust_own
     from shmppo.runs import launch
 
+    if isinstance(config, TrainConfig):
+        trust_own(config)
     return _uninterrupted(launch.train(config, callback=callback, loggers=loggers, trust=trust))
 
 

@@ -124,7 +124,8 @@ def parse_start(
     config = TrainConfig(**fields)
     if file is not None:
         used = {name: fields[name] for name in from_file}
-        check_trust(used, file, (*parsed.start.trust, *modules_of(given)))
+        of_script = modules_of(default.to_json()) if default is not None else []
+        check_trust(used, file, (*parsed.start.trust, *modules_of(given), *of_script))
     return config, parsed.start
 
 

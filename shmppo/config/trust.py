@@ -82,11 +82,10 @@ def modules_of(fields: Mapping[str, Any]) -> list[str]:
     return sorted({code.module for code in named_code(fields)})
 
 
-def trust_own(config: TrainConfig) -> list[str]:
-    """Trust the modules that a configuration names, in this process from now on. Returns their names."""
-    modules = modules_of(config.to_json())
-    _named.update(modules)
-    return modules
+def trust_own(config: TrainConfig) -> None:
+    """Trust the modules that a configuration names, in this process from now on, except texts in arguments."""
+    fields = config.to_json() | {"env_kwargs": {}, "eval_env_kwargs": {}}
+    _named.update(modules_of(fields))
 
 
 def trust_flags(modules: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ from shmppo.utils.commands import program
 from shmppo.utils.files import short_path
 from shmppo.utils.phase_timer import PHASES
 
+MIN_EPISODES = 5
+"""Episodes of an evaluation from which on its return is compared with that of training."""
 _EXACT = {True: "", False: " (not exact)", None: " (its environment was not checked to the end; see check-env)"}
 
 
@@ -61,7 +63,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         "info": ", ".join(f"{name} {number(mean)}" for name, mean in info.items() if mean is not None),
         "missing": f"{', '.join(missing)}: not in the info of the last {episodes}" if missing and episodes else "",
         "evaluation": _evaluation_text(evaluation, summary["iterations"]),
-        "far lower": _far_lower(evaluation, summary["return_mean_100"]),
+        "far lower": _far_lower(config, summary),
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         **{name.replace("_", " "): f"{summary[name]:,}" for name in ADDED_GLOSSARY if name in summary},
@@ -96,16 +98,19 @@ def _evaluation_text(row: dict[str, float], iterations: int) -> str:
     return evaluation_text(row) + older
 
 
-def _far_lower(row: dict[str, float], training: float | None) -> str:
+def _far_lower(config: TrainConfig, summary: dict[str, Any]) -> str:
     """Explain an evaluation that is worse than training by half of the larger return and two standard errors."""
-    if training is None or not row.get("eval/episodes"):
+    row, training = summary["evaluation"], summary["return_mean_100"]
+    comparable = not config.eval_env_kwargs and config.columns_per_env == 1 and config.recording() is None
+    enough = row.get("eval/episodes", 0) >= MIN_EPISODES and row["iteration"] == summary["iterations"]
+    if training is None or not comparable or not enough:
         return ""
-    by = training - row["eval/return"]
     error = row["eval/return_std"] / math.sqrt(row["eval/episodes"])
-    if by <= max(0.5 * max(abs(training), abs(row["eval/return"])), 2 * error):
+    limit = max(0.5 * max(abs(training), abs(row["eval/return"])), 2 * error)
+    if not training - row["eval/return"] > limit:  # also if one of them is NaN
         return ""
     return (
-        "evaluations take the most likely actions, and training samples them, which this policy needs; see evaluate "
+        "evaluations take the most likely actions, and training samples them, which this policy may need; see evaluate "
         "--stochastic"
     )
 

@@ -267,9 +267,9 @@ class Policy:
 
         Returns:
             For Box actions "mean" and "std" (of u, if the action is squashed: a = middle + half range · tanh(u)), or
-            "alpha" and "beta"; otherwise "probabilities", from the smallest value on, or of 1. Each has the shape of
-            the action, or one axis for all values of a Discrete one. For Tuple, Dict, and MultiDiscrete actions, a
-            dictionary of these for each key or index. For a batch, the first axis is n.
+            "alpha" and "beta", in the shape of the action; otherwise "probabilities", of each value of a Discrete
+            action in ascending order, or of 1 in the shape of a MultiBinary one. For Tuple, Dict, and MultiDiscrete
+            actions, a dictionary of these for each key or (flat) index. For a batch, the first axis is n.
         """
         return self._forward(obs, state, lambda: self._distribution.named(self._actor.params))
 

@@ -15,7 +15,7 @@ from typing import Any
 from shmppo.config.checks import require, shown
 from shmppo.config.resumable import refuse_other_run
 from shmppo.config.train_config import TrainConfig
-from shmppo.config.trust import Trusted, modules_of, resume_command, trust_own
+from shmppo.config.trust import Trusted, modules_of, resume_command
 from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.errors import ConfigError, memory_errors
 from shmppo.lockstep.feature import used_features
@@ -67,7 +67,7 @@ def train(
     require(isinstance(config, TrainConfig), f"train got {shown(config)}; pass a TrainConfig: TrainConfig(env=…)")
     refuse_imported_script()
     config = config.with_absolute_paths()
-    trusted = [*trust_own(config), *((trust,) if isinstance(trust, str) else trust)]
+    trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
     receivers = (callback, loggers)
     with only_run(), connect(RANK_TIMEOUT) as process_group:
         restarted = config.run_dir is not None and _is_restart(Path(config.run_dir))

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import modules_of, trust_flags
 from shmppo.errors import ShmppoError, print_text
 from shmppo.loggers.text import number
 from shmppo.plotting.curves import short
@@ -101,7 +102,8 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
         *(f"               {name} {short(value)}" for name, value in chosen.items()),
         f"files          {short_path(directory)}: best.json, trials.csv, study.log (for optuna-dashboard)",
         "next, with a seed that the search has not used",
-        f"  {program('train')} --config {file} --seed {base.seed + options.seeds}",
+        f"  {program('train')} --config {file} --seed {base.seed + options.seeds}"
+        f"{trust_flags(modules_of(base.to_json()))}",
         *["the same command continues the running trials"] * bool(counts["running"]),
     ]
     print_text("\n".join(lines))

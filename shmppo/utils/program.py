@@ -100,7 +100,8 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
     digests = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name.partition(".")[0] in _OTHERS:
+        script_is_named = name == "__main__" and name in named
+        if not isinstance(file, str) or (name.partition(".")[0] in _OTHERS and not script_is_named):
             continue
         path = Path(os.path.abspath(file))
         own = name in named or any(path.is_relative_to(root) for root in roots)

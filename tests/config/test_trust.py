@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from helpers import make_run_directory, parse_config
 
+from shmppo import train
 from shmppo.config.flags import parse_resume
 from shmppo.config.presets import PRESETS
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import check_trust, named_code, resume_command
 from shmppo.errors import ConfigError
-from shmppo.runs.launch import train
 
 NAMES: list[tuple[dict[str, Any], list[str]]] = [
     ({}, []),
@@ -63,12 +63,14 @@ def test_modules_can_be_trusted_in_every_command(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_process_trusts_what_its_own_configurations_name(tmp_path: Path) -> None:
-    fields = {"env": "mazes.small:Maze"}
+    fields = {"env": "mazes.small:Maze", "env_kwargs": {"a": "os:x"}}
     with pytest.raises(ConfigError, match="names code to import"):
         check_trust(fields, Path("run"), ())
     with pytest.raises(ConfigError, match="there is no module mazes"):
         train(TrainConfig(**fields, run_dir=str(tmp_path)))
-    check_trust(fields, Path("run"), ())
+    check_trust({"env": "mazes.small:Maze"}, Path("run"), ())
+    with pytest.raises(ConfigError, match="names code to import: --env-kwargs os:x; "):
+        check_trust(fields, Path("run"), ())
 
 
 @pytest.mark.parametrize("option", ["--config", "--init-from"])

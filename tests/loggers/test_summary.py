@@ -68,16 +68,18 @@ def test_the_text_names_the_result_the_time_and_the_best_checkpoint(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("training", "returned", "std", "hint"),
+    ("training", "returned", "std", "changes", "hint"),
     [
-        (0.56, 0.0, 0.0, True), (0.56, 0.3, 0.0, False), (0.56, 0.0, 1.0, False), (0.56, 0.9, 0.0, False),
-        (-100.0, -250.0, 30.0, True), (None, 0.0, 0.0, False),
+        (0.56, 0.0, 0.0, {}, True), (0.56, 0.3, 0.0, {}, False), (0.56, 0.0, 1.0, {}, False),
+        (0.56, 0.9, 0.0, {}, False), (-100.0, -250.0, 30.0, {}, True), (None, 0.0, 0.0, {}, False),
+        (0.56, float("nan"), 0.0, {}, False), (0.56, 0.0, 0.0, {"iteration": 34.0}, False),
+        (0.56, 0.0, 0.0, {"eval/episodes": 4.0}, False),
     ],
 )  # fmt: skip
 def test_a_policy_that_must_sample_its_actions_gets_a_hint(
-    training: float | None, returned: float, std: float, hint: bool, tmp_path: Path
+    training: float | None, returned: float, std: float, changes: dict[str, float], hint: bool, tmp_path: Path
 ) -> None:
-    row = {"iteration": 35.0, "eval/return": returned, "eval/return_std": std, "eval/episodes": 10.0}
+    row = {"iteration": 35.0, "eval/return": returned, "eval/return_std": std, "eval/episodes": 10.0} | changes
     lines = lines_of(summary_of(tmp_path, return_mean_100=training, evaluation=row))
     assert ("far lower" in lines) is hint
     if hint:

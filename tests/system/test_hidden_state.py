@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -122,6 +123,32 @@ def test_a_run_may_be_resumed_by_another_command(tmp_path: Path) -> None:
     ):
         assert python(*command, cwd=tmp_path).returncode == 0
     assert summary_of(tmp_path / "run")["inexact_reasons"] == []
+
+
+SCRIPT = """
+import sys
+import environments
+from shmppo import TrainConfig, resume, train
+class Own(environments.Counter):
+    pass
+if __name__ == "__main__":
+    options = {"workers": 1, "quiet": True, "check_determinism": 0}
+    if sys.argv[1] == "train":
+        train(TrainConfig("__main__:Own", num_envs=2, minibatches=1, run_dir="run", stop_at_iteration=1, **options))
+    else:
+        resume("run", trust="__main__", stop_at_iteration=int(sys.argv[1]))
+"""
+
+
+@pytest.mark.long
+def test_a_script_whose_environment_has_changed_makes_the_run_inexact(tmp_path: Path) -> None:
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    reasons = []
+    for step, text in (("train", SCRIPT), ("2", SCRIPT), ("3", f"{SCRIPT}# changed")):
+        (tmp_path / "script.py").write_text(text)
+        assert python("script.py", step, cwd=tmp_path, env=paths).returncode == 0
+        reasons.append(summary_of(tmp_path / "run")["inexact_reasons"])
+    assert reasons == [[], [], ["the code of __main__ has changed since the run was stopped"]]
 
 
 def test_a_schedule_that_is_random_makes_a_run_inexact(tmp_path: Path) -> None:
