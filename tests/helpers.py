@@ -156,6 +156,7 @@ def learning_network(
         shard_results=SimpleNamespace(gradients=gradients),
         rollout=SimpleNamespace(obs=[obs]),
         published=SimpleNamespace(**statistics, weights=np.empty(0, np.float32)),
+        arrays={"rollout.obs": obs} | {f"published.{name}": array for name, array in statistics.items()},
     )
     made = NativeGradients if kernel == "native" else TorchGradients
     network = made(config, model, buffers)
