@@ -2,7 +2,7 @@
 
     python -m figures.scaling.measure gpu --check
 
-Takes about four minutes and writes gpu_check.csv. With --device cpu:0 it tries itself on a machine without a GPU.
+It writes gpu_check.csv. With --device cpu:0, it runs on a machine without a GPU, for a try of the program itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from figures.common.jobs import TASK_A
 from figures.common.paths import FIGURES, ROOT
 from figures.common.tables import write_rows
+from shmppo.config.checks import flags_with_values
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.action_log import ActionLog
@@ -131,7 +132,6 @@ def check_gradients(device: str) -> list[dict[str, Any]]:
 def check_hashes(device: str) -> list[dict[str, Any]]:
     """Compare runs of task A in processes of their own: other workers, without graphs, and resumed."""
     fields = TASK_A | {"device": device, "total_steps": 100_000, "stop_at_iteration": 4, "check_determinism": 0}
-    fields.pop("grad_shards", None)
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         hashes: dict[str, str] = {}
@@ -152,8 +152,6 @@ def check_hashes(device: str) -> list[dict[str, Any]]:
 
 def trained(start: list[str], run_dir: Path, fields: dict[str, Any]) -> str:
     """Train a new run. start: the program and its first arguments."""
-    from shmppo.config.checks import flags_with_values
-
     return finished([*start, "--quiet", *flags_with_values(fields | {"run_dir": str(run_dir)})], run_dir)
 
 

@@ -109,10 +109,9 @@ def serial_fraction(workers: np.ndarray, seconds: np.ndarray) -> float:
 def add_scaling(rows: list[dict[str, Any]], cores: int) -> None:
     """Add speed-up, efficiency, and Amdahl's serial fraction to the rows of each (mode, learning), in place.
 
-    Efficiency is the speed-up divided by the number of workers. Both are relative to the first row of the group. The
-    share of the limit is relative to separate processes (see `limit`).
-    In mode weak the work grows with the workers, so the ratio of the rates is the scaled speed-up. No serial fraction
-    is fitted then.
+    Efficiency is the speed-up divided by the number of workers. Both are relative to the first row of the group. In
+    mode strong, a row also gets its share of the limit (see `limit`). In mode weak the work grows with the workers, so
+    the ratio of the rates is the scaled speed-up. No serial fraction is fitted then.
 
     Args:
         rows: results of `measure`, with "mode" and "learning".
@@ -168,10 +167,12 @@ def _measure_all(options: Scaling) -> list[dict[str, Any]]:
     runs = plan(options)
     measured: list[list[dict[str, Any]]] = [[] for _ in runs]
     for _ in range(options.repetitions):
+        limits: dict[int, float] = {}  # by W; they do not depend on --learning
         for repetitions, (mode, learning, config) in zip(measured, runs, strict=True):
             row = {"mode": mode, "learning": learning} | measure(config, options.iterations)
             if mode == "strong":
-                row["limit_steps_per_second"] = limit(config, options.iterations)
+                w = config.num_workers
+                row["limit_steps_per_second"] = limits[w] = limits.get(w) or limit(config, options.iterations)
             repetitions.append(row)
             sizes = f"{mode:<7}{learning:<8} {config.num_workers:3} workers {config.num_envs:5} environments"
             print(f"{sizes} {row['steps_per_second']:10,.0f} steps/s", flush=True)
@@ -183,8 +184,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         LEGEND,
         f"{'mode':<8}{'learning':<8}{'W':>4}{'N':>6}{'steps/s':>11}{'experience':>12}{'learning':>10}{'S':>7}{'E':>6}"
-        f"{'L':>6}"
-        f"{'sampling':>10}{'optim.':>9}{'commun.':>9}{'waiting':>9}",
+        f"{'L':>6}{'sampling':>10}{'optim.':>9}{'commun.':>9}{'waiting':>9}",
     ]
     for row in rows:
         whole = sum(row[f"{part}_seconds"] for part in PARTS)

@@ -39,8 +39,7 @@ class ProcessOptions:
     """Who computes the actions of training: the workers, or the learner on --device, for convolutions."""
     kernel: Literal["auto", "native", "torch"] = "auto"
     """What computes the network. native: the compiled kernels, on the CPU. torch: torch's own modules. auto: the
-    kernels, but torch for convolutions, --network, and installations without a C compiler.
-    The weights depend on it."""
+    kernels, but torch for convolutions, --network, and installations without a C compiler. The weights depend on it."""
     convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = option(False, derived=True, inherited=False)
     """Whether the network has layers of type Conv2d. The run sets it at its start."""
     portable: bool = False

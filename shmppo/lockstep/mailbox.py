@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -186,13 +186,13 @@ class LearnerMailbox:
             with contextlib.suppress(OSError):
                 self._queues[worker].put(WakeUp())
 
-    def asking(self, workers: Sequence[int]) -> list[int]:
+    def asking(self, workers: Collection[int]) -> list[int]:
         """Return those of `workers` that wait for actions, if they are at least half of them. Otherwise none."""
         found = [w for w in workers if self._asked[w] != self._answered[w]]
         fence()
         return found if 2 * len(found) >= len(workers) else []
 
-    def answer(self, workers: Sequence[int]) -> None:
+    def answer(self, workers: Collection[int]) -> None:
         """Tell workers that their actions are in the shared memory."""
         fence()
         for worker in workers:

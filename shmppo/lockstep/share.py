@@ -120,7 +120,7 @@ class Share:
 
         Args:
             model: the network that learns; its parameters are views of the shared weights.
-            ask: lets the learner act for this process, with --act-on device.
+            ask: lets the learner act for this process. None: it acts itself.
 
         Raises:
             EnvError: if an environment cannot be created.

@@ -115,7 +115,8 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     model = build_model(config, task.observation, task.distribution)  # with the seed of the learner's
     move_parameters(model, torch.from_numpy(buffers.published.weights), keep=False)
     mailbox = WorkerMailbox(buffers.control, index, commands, reports, spins=setup.spins)
-    share = Share(config, task, model, buffers, setup.part, PhaseTimer(), mailbox.ask)
+    ask = mailbox.ask if config.act_on == "device" else None
+    share = Share(config, task, model, buffers, setup.part, PhaseTimer(), ask)
     seconds, interval = buffers.timings.phase_seconds[index], buffers.timings.command_interval[index]
     reports.put(Ready(share.begin(setup.iteration, setup.episodes), changed))
     with suppress(LearnerEnded):

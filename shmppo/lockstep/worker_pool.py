@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,9 +84,9 @@ class WorkerPool:
             WorkerError: if a worker has been replaced too often.
         """
         self._model = model
-        if self._config.act_on == "device":
-            self.workers.server = self._server = ActingServer(self._config, model, self._buffers)
-        ask = None if self._parts else lambda: self._server.act([0])
+        server = ActingServer(self._config, model, self._buffers) if self._config.act_on == "device" else None
+        self.workers.server = server
+        ask = None if server is None else functools.partial(server.act, [0])
         self._share = Share(self._config, self._task, model, self._buffers, self._part, self.timer, ask)
         iteration = self._actions.iteration
         episodes = self._actions.episodes(self._part.columns) if iteration else None
@@ -111,8 +112,8 @@ class WorkerPool:
             WorkerError: if a worker has been replaced too often, fails in an optimizer step, or raises anything else.
         """
         assert self._share is not None, "the pool has not been started"
-        if self._config.act_on == "device" and isinstance(command, Collect):
-            self._server.load()
+        if self.workers.server is not None and isinstance(command, Collect):
+            self.workers.server.load()
         workers = self._helpers[type(command)]
         if not workers:
             if self._part.has(type(command)):  # a rank may have no episode of an evaluation

@@ -117,7 +117,7 @@ class WorkerProcesses:
     Attributes:
         restarts: number of workers that were replaced so far.
         changed_values: sentences about values in modules that differ between the program and its workers.
-        server: acts for the workers. None: they act themselves.
+        server: acts for all environments of the rank. None: each process acts for its own.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class WorkerProcesses:
         interval = timeout / 4
         detector = StallDetector(self._progress, timeout, interval)
         while waiting:
-            if commanded and self.server is not None and (asking := self._mailbox.asking([*waiting])):
+            if commanded and self.server is not None and (asking := self._mailbox.asking(waiting)):
                 self.server.act(asking)
                 self._mailbox.answer(asking)
             ready, reported = self._block(list(waiting.values()), interval, commanded), False
@@ -324,7 +324,9 @@ class WorkerProcesses:
             return wait(handles, timeout)
         with self._mailbox.blocking():
             indices = [worker.index for worker in workers]
-            if any(map(self._mailbox.is_acknowledged, indices)) or self._mailbox.asking(indices):
+            if any(map(self._mailbox.is_acknowledged, indices)):
+                return []
+            if self.server is not None and self._mailbox.asking(indices):
                 return []
             return wait(handles, min(timeout, BLOCK_SECONDS))
 

@@ -63,7 +63,7 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         "info": ", ".join(f"{name} {number(mean)}" for name, mean in info.items() if mean is not None),
         "missing": f"{', '.join(missing)}: not in the info of the last {episodes}" if missing and episodes else "",
         "evaluation": _evaluation_text(evaluation, summary["iterations"]),
-        "far lower": _far_lower(config, summary),
+        "hint": _hint_at_sampling(config, summary),
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         **{name.replace("_", " "): f"{summary[name]:,}" for name in ADDED_GLOSSARY if name in summary},
@@ -98,8 +98,11 @@ def _evaluation_text(row: dict[str, float], iterations: int) -> str:
     return evaluation_text(row) + older
 
 
-def _far_lower(config: TrainConfig, summary: dict[str, Any]) -> str:
-    """Explain an evaluation that is worse than training by half of the larger return and two standard errors."""
+def _hint_at_sampling(config: TrainConfig, summary: dict[str, Any]) -> str:
+    """Explain an evaluation whose return is lower than that of training by more than half, and by two standard errors.
+
+    Half of what: of the larger absolute value of the two.
+    """
     row, training = summary["evaluation"], summary["return_mean_100"]
     comparable = not config.eval_env_kwargs and config.columns_per_env == 1 and config.recording() is None
     enough = row.get("eval/episodes", 0) >= MIN_EPISODES and row["iteration"] == summary["iterations"]
@@ -110,8 +113,8 @@ def _far_lower(config: TrainConfig, summary: dict[str, Any]) -> str:
     if not training - row["eval/return"] > limit:  # also if one of them is NaN
         return ""
     return (
-        "evaluations take the most likely actions, and training samples them, which this policy may need; see evaluate "
-        "--stochastic"
+        "evaluations return far less than training: they take the most likely actions, but this policy may need "
+        "sampled ones; see evaluate --stochastic"
     )
 
 

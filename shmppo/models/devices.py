@@ -16,11 +16,12 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.models.user_module import UserModule, user_modules
+from shmppo.utils.portable import WORKSPACES
 
 log = logging.getLogger(__name__)
 
-WORKSPACES, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
-"""A variable that cuBLAS reads when it starts, and its values with which cuBLAS is deterministic."""
+DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
+"""Values of WORKSPACES with which cuBLAS is deterministic."""
 _warned: dict[Any, Any] = {}
 """Warnings that were shown, as Python's registries list them."""
 
@@ -53,7 +54,7 @@ def check_device(config: TrainConfig) -> None:
 
 
 def copy_to(model: ActorCritic, device: torch.device) -> ActorCritic:
-    """Return a copy of a network on a device. Modules of the user know their copies."""
+    """Return a copy of a network on a device. `UserModule.copies` gets the copies of the user's modules."""
     others: dict[int, Any] = {id(module.copies): [] for module in user_modules(model)}
     copied = copy.deepcopy(model, others).to(device)
     for own, on_device in zip(user_modules(model), user_modules(copied), strict=True):

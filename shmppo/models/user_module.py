@@ -35,8 +35,8 @@ class UserModule(nn.Module, ABC):
         option: the field of the configuration that names the factory.
         module: the user's module.
         drawn: names of the global random generators from which it has drawn while gradients were computed.
-        operations: those that torch cannot compute deterministically on the device of the learner.
-        copies: of this object on other devices.
+        operations: those of its operations that have no deterministic form on the learner's device.
+        copies: the copies of this object on the learner's device.
     """
 
     option: ClassVar[str]

@@ -164,11 +164,11 @@ class DeviceUpdate:
         )
         by_params, by_values, found, log_ratios = map(as_tensor, self._loss.compute(inputs))
         steps = self._of_minibatch("steps")
-        by_outputs = [by_params / steps, by_values / steps]
-        for loss in self._feature_losses:
+        by_outputs = [by_params / steps, by_values / steps, *map(torch.zeros_like, features)]
+        for one in self._feature_losses:
             read = features[0], index, steps_of("rollout.actions"), targets[:, 1], counts
-            found[:, self._loss.metrics.index(loss.metric)], by_features = loss.compute(0, *read, steps)
-            by_outputs[2:] = [by_features if len(by_outputs) == 2 else by_outputs[2] + by_features]
+            found[:, self._loss.metrics.index(one.metric)], by_features = one.compute(0, *read, steps)
+            by_outputs[2] += by_features
         pairs = zip(outputs, by_outputs, strict=True)
         masked = [(output, torch.where(counts.view(-1, *[1] * (by.ndim - 1)), by, 0)) for output, by in pairs]
         loss = torch.stack([(output * by).sum() for output, by in masked]).sum()  # see `TorchGradients.backward`

@@ -62,6 +62,7 @@ class TorchGradients:
         valid = rows < active[:, np.newaxis]  # [L, J]
         begin = np.cumsum(active) - active
         chosen = torch.tensor(index[np.where(valid, begin[:, np.newaxis] + rows, 0)])  # padding reads any step
+        # Memory of torch is aligned in the same way in every process, that of NumPy is not.
         initial, mask = torch.tensor(state), torch.tensor(valid)
         outputs = run_network(self._model, self._observations.at(chosen), initial, self._autocast)
         self._outputs = [output[mask] for output in outputs]

@@ -5,7 +5,6 @@ The training loop is `shmppo.runs.loop.train_iterations`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import logging
@@ -30,7 +29,8 @@ from shmppo.lockstep.pool import Command, Times
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import LoggerList, Row
-from shmppo.models.devices import DETERMINISTIC_WORKSPACES, WORKSPACES
+from shmppo.models.devices import DETERMINISTIC_WORKSPACES
+from shmppo.models.native import uses_kernels
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.runs.background_check import BackgroundCheck
@@ -39,7 +39,7 @@ from shmppo.runs.failed_episode import write_failed_episode
 from shmppo.runs.outputs import Outputs
 from shmppo.runs.start import Start
 from shmppo.runs.train_state import TrainState
-from shmppo.sampling.row_independence import acts_row_by_row
+from shmppo.sampling.row_independence import is_row_independent
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
 from shmppo.storage.history import DIRECTORIES, TABLES
@@ -48,12 +48,17 @@ from shmppo.utils import machine
 from shmppo.utils.files import replaced_file, sync
 from shmppo.utils.global_generators import NAMES
 from shmppo.utils.phase_timer import as_dict
+from shmppo.utils.portable import WORKSPACES
 from shmppo.utils.signals import StopRequest
 from shmppo.utils.torch_utils import set_numeric_modes
 from shmppo.utils.user_code import describe_error
 
 log = logging.getLogger(__name__)
 
+MIXED_ROWS = (
+    "an environment's actions depend on the other environments of its inference batch, on this processor and build of "
+    "torch or because of --network"
+)
 LearnerType = Callable[[TrainConfig, EnvSpec, SharedBuffers, ProcessGroup], Learner]
 
 
@@ -149,6 +154,9 @@ class Session:
         if config.eval_videos:
             self.evaluations.check_video(self.learner, self.state.iteration)
         self._carry_out(lambda: self.pool.start(self.learner.model), lambda: None)
+        server = self.pool.workers.server
+        if server is not None and not server.is_row_independent():
+            self.state.mark_inexact(MIXED_ROWS)
         for text in sorted(self.pool.workers.changed_values):
             self.state.mark_inexact(text)
         self.state.compare_code()
@@ -168,14 +176,10 @@ class Session:
             needed = f"{WORKSPACES}={DETERMINISTIC_WORKSPACES[0]}"
             self.state.mark_inexact(f"CUDA was started without {needed}; set it before the program starts")
         networks = [(config, self.learner.model)]
-        others = [network for feature in self.features for network in feature.networks()]
-        networks += [(dataclasses.replace(own, act_on="workers"), model) for own, model in others]
+        networks += [network for feature in self.features for network in feature.networks()]
         for own, model in networks:
-            if not acts_row_by_row(own, model):
-                self.state.mark_inexact(
-                    "an environment's actions depend on the other environments of its inference batch, on this "
-                    "processor and build of torch or because of --network"
-                )
+            if not (uses_kernels(own, model) or is_row_independent(model, own.inference_rows)):
+                self.state.mark_inexact(MIXED_ROWS)
         for feature in self.features:
             if feature.inexact_reason is not None:
                 self.state.mark_inexact(feature.inexact_reason)

@@ -12,6 +12,7 @@ from shmppo.models.devices import copy_to, deterministic_algorithms, own_device
 from shmppo.models.user_module import user_modules
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.sampling.actor import TorchActing
+from shmppo.sampling.row_independence import is_row_independent
 from shmppo.spaces.normalization import leaf_statistics
 from shmppo.utils.torch_utils import set_numeric_modes
 
@@ -22,10 +23,15 @@ class ActingServer:
     def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
         """Copy the model to the device."""
         self._acting, self._columns, self._own = buffers.acting, config.columns_by_worker, model
-        self._copy = copy_to(model, own_device(config))
+        self._copy, self._user_modules = copy_to(model, own_device(config)), user_modules(model)
         slices, published = model.observation.normalized_slices, buffers.published
         statistics = leaf_statistics(slices, published.obs_mean, published.obs_scale, config.normalize_obs)
         self._network = TorchActing(self._copy, self._acting.obs, statistics, low=0, rows=config.rows)
+
+    def is_row_independent(self) -> bool:
+        """Whether the outputs for an environment do not depend on the others, see `is_row_independent`."""
+        with deterministic_algorithms(self._user_modules):
+            return is_row_independent(self._copy, len(self._network.state))
 
     @torch.inference_mode()
     def load(self) -> None:
@@ -37,11 +43,11 @@ class ActingServer:
     def act(self, workers: Sequence[int]) -> None:
         """Compute the current step for all rows, and write those of some workers.
 
-        The rows of the others contain anything, and do not matter (`is_row_independent`).
+        The rows of the others may be of another step. They do not matter (see `is_row_independent`).
         """
         network, acting = self._network, self._acting
         network.state[:] = acting.state
-        with deterministic_algorithms(user_modules(self._own)):
+        with deterministic_algorithms(self._user_modules):
             network.forward()
         results = (network.params, acting.params), (network.values, acting.values), (network.state, acting.after)
         for columns in (self._columns[w] for w in workers):

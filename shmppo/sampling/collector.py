@@ -138,7 +138,7 @@ class Collector:
             model: the network that learns. Each rollout copies its weights.
             columns: indices of the environments.
             progress: [2], row of this process in `Control.progress`.
-            ask: lets the learner act for this process, with --act-on device.
+            ask: lets the learner act for this process. None: it acts itself.
 
         Raises:
             EnvError: if an environment cannot be created.
@@ -148,7 +148,7 @@ class Collector:
         self._own = slice(columns.start, columns.stop)
         self._envs = make_range(config, task, columns.start, columns.stop)
         count, envs = len(columns), self._envs
-        acting = LearnerActing(buffers.acting, self._own, ask) if ask and config.act_on == "device" else None
+        acting = None if ask is None else LearnerActing(buffers.acting, self._own, ask)
         self._actor = Actor(
             config, model, task.distribution, envs.obs, low=columns.start, active=envs.active, learner=acting
         )

@@ -8,11 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
-from shmppo.models.devices import copy_to, deterministic_algorithms, own_device
-from shmppo.models.native import uses_kernels
-from shmppo.models.user_module import user_modules
 from shmppo.sampling.actor import TorchActing
 from shmppo.spaces.observations import Leaf
 
@@ -23,15 +19,6 @@ def _random_leaf(leaf: Leaf, rows: int, generator: np.random.Generator) -> np.nd
         return generator.standard_normal((rows, *leaf.shape), np.float32)
     limit = {"codes": min(leaf.sizes, default=1), "bits": 2, "mask": 2, "image": leaf.max_value + 1}[leaf.kind]
     return generator.integers(0, limit, (rows, *leaf.shape)).astype(leaf.dtype)
-
-
-def acts_row_by_row(config: TrainConfig, model: ActorCritic) -> bool:
-    """Whether the actions of an environment do not depend on the others, also on --device with --act-on device."""
-    if config.act_on == "device":
-        with deterministic_algorithms(user_modules(model)):
-            if not is_row_independent(copy_to(model, own_device(config)), config.rows):
-                return False
-    return uses_kernels(config, model) or is_row_independent(model, config.inference_rows)  # the kernels always are
 
 
 @torch.inference_mode()

@@ -16,6 +16,7 @@ from shmppo.utils.portable import (
     INSTRUCTION_VARIABLES,
     NUMPY_AVX512,
     PROCESSORS,
+    WORKSPACES,
     is_portable,
     numpy_uses_avx512,
     processor_facts,
@@ -61,7 +62,7 @@ def device_type(device: str) -> str:
             found.append(f"cuBLAS {metadata.version(package)}")
     with suppress(OSError, IndexError):
         found.append(f"driver {Path('/proc/driver/nvidia/version').read_text().split('Module')[1].split()[0]}")
-    found.append(f"CUBLAS_WORKSPACE_CONFIG={os.environ.get('CUBLAS_WORKSPACE_CONFIG')}")
+    found.append(f"{WORKSPACES}={os.environ.get(WORKSPACES)}")
     return f"{torch.cuda.get_device_name()} ({', '.join(found)})"
 
 

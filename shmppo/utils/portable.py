@@ -23,6 +23,8 @@ NUMPY_ARM64 = {"OPENBLAS_CORETYPE": "ARMV8", "OPENBLAS_NUM_THREADS": "1"}
 TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX"}
 INSTRUCTION_VARIABLES = ("DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 """Variables that limit the vector instructions of the libraries in torch."""
+WORKSPACES = "CUBLAS_WORKSPACE_CONFIG"
+"""A variable that cuBLAS reads when it starts, and that decides its algorithms."""
 PROCESSORS = {"x86_64": "x86-64 with AVX2 and FMA", "aarch64": "arm64", "arm64": "arm64"}
 """The processors that compute the same bits with these variables, by the name of the architecture."""
 NUMPY_AVX512 = "NumPy with AVX512"

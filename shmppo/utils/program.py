@@ -19,12 +19,8 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_OTHERS = {
-    "__main__",
-    "__mp_main__",
-    "shmppo",
-    *sys.stdlib_module_names,
-}  # modules that are no part of the user's program
+_SCRIPT = ("__main__", "__mp_main__")  # multiprocessing imports the script under the second name
+_OTHERS = {*_SCRIPT, "shmppo", *sys.stdlib_module_names}  # modules that are no part of the user's program
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
