@@ -7,6 +7,7 @@ positive normal numbers, and `softplus` is log(1 + exp(x)).
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 
@@ -17,11 +18,11 @@ from shmppo.kernels import constants, kernels, supported_variants
 
 def _elementwise(name: str, fallback: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
     """Apply a function of network.c, given by its constant, to each element. Without kernels, apply the fallback."""
-    if x.dtype != np.float32 or not supported_variants():
+    if x.dtype != np.float32 or not x.size or not supported_variants():
         return fallback(x)
-    source = np.ascontiguousarray(x)
-    result = np.empty(x.shape, np.float32)
-    kernels().apply_function(constants()[name], source.ctypes.data, result.ctypes.data, source.size)
+    result = np.array(x, order="C")
+    address = ctypes.byref(ctypes.c_char.from_buffer(result))  # `result.ctypes` takes longer
+    kernels().apply_function(constants()[name], address, address, result.size)
     return result
 
 

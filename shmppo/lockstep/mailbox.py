@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -169,22 +169,24 @@ class LearnerMailbox:
         """Set the queue that wakes up a worker. Each new process has its own queue."""
         self._queues[worker] = queue
 
-    def send(self, worker: int, command: Command) -> None:
-        """Send a command to a worker, and wake it up if it blocks."""
-        row = self._commands[worker]
-        row[1] = _KINDS.index(type(command))
-        row[2 : 2 + len(command)] = command
-        fence()
-        row[0] += 1
-        self._wake_up(worker)
+    def send(self, workers: Sequence[int], command: Command) -> None:
+        """Send a command to workers, and wake up those that block.
 
-    def _wake_up(self, worker: int) -> None:
-        """Let a worker see what was written before, if it blocks."""
+        A worker that spins has the command before another one is woken up. Otherwise, that one may start on its core,
+        and it would yield the core for milliseconds.
+        """
+        self._commands[workers, 1 : 2 + len(command)] = _KINDS.index(type(command)), *command
         fence()
-        if self._worker_blocked[worker]:
+        self._commands[workers, 0] += 1
+        self._wake_up(workers)
+
+    def _wake_up(self, workers: Sequence[int]) -> None:
+        """Let workers see what was written before, if they block."""
+        fence()
+        for i in self._worker_blocked[workers].nonzero()[0].tolist():
             # An OSError means that the worker is dead. The learner detects this by its sentinel.
             with contextlib.suppress(OSError):
-                self._queues[worker].put(WakeUp())
+                self._queues[workers[i]].put(WakeUp())
 
     def asking(self, workers: Collection[int]) -> list[int]:
         """Return those of `workers` that wait for actions, if they are at least half of them. Otherwise none."""
@@ -192,12 +194,11 @@ class LearnerMailbox:
         fence()
         return found if 2 * len(found) >= len(workers) else []
 
-    def answer(self, workers: Collection[int]) -> None:
+    def answer(self, workers: Sequence[int]) -> None:
         """Tell workers that their actions are in the shared memory."""
         fence()
-        for worker in workers:
-            self._answered[worker] = self._asked[worker]
-            self._wake_up(worker)
+        self._answered[workers] = self._asked[workers]
+        self._wake_up(workers)
 
     def is_acknowledged(self, worker: int) -> bool:
         """Whether a worker has carried out its last command."""

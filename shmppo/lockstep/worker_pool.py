@@ -124,8 +124,7 @@ class WorkerPool:
         timer, timings = self.timer, self._buffers.timings
         waiting = "evaluation" if isinstance(command, Evaluate) else "wait"
         sent = timer.switch(waiting)
-        for w in workers:
-            self._mailbox.send(w, command)
+        self._mailbox.send(workers, command)
         own = [self._share.execute(command)] if self._part.has(type(command)) else []
         timer.switch(waiting)
         self.workers.wait_replacing_failed(workers, command)

@@ -235,8 +235,7 @@ class WorkerProcesses:
                     self._replace(w, report)
                     failed.append(w)
             self.wait_ready(failed)
-            for w in failed:
-                self._mailbox.send(w, command)
+            self._mailbox.send(failed, command)
             indices = failed
 
     def _replace(self, index: int, error: ShmppoError) -> None:

@@ -96,7 +96,8 @@ class NativeNetwork:
         self.params = np.zeros((row_count, model.params_size), np.float32)
         self.values = np.zeros((row_count, 1), np.float32)
         self.by_params, self.by_values = np.zeros_like(self.params), np.zeros_like(self.values)
-        self._one_step = np.array([sequences], np.int32)
+        self._active = np.array([sequences], np.int32)
+        self._one_step = self._packed(self._active)  # what `forward` computes without arguments
         self.builder = LayerBuilder(model, row_count, self.state, gradients)
         self._build(statistics, writes_state=state is not None, bf16=bf16)
         for layer in self.builder.layers:
@@ -144,19 +145,23 @@ class NativeNetwork:
             active: int32 [L], sequences that have a step t; never increasing. None: one step of all J sequences.
             index: int64 [R], the row of `obs` that each row reads. None: row r reads row r.
         """
-        active = self._one_step if active is None else active
-        count = int(active.sum())
+        self._batch = self._one_step if active is None else self._packed(active, index)
+        count = self._batch.rows
         read = slice(count) if index is None else index
         for leaf, i, part in self.builder.conversions:
             stored = torch.from_numpy(self._obs[i][read])
             torch.from_numpy(part[:count]).copy_(network_input(leaf, stored).flatten(1))
-        self._batch = Batch(rows=count, steps=len(active), sequences=int(active[0]), active=active.ctypes.data)
-        if index is not None:
-            self._batch.index = index.ctypes.data
-        self._arrays = active, index  # the batch has only their addresses
         self.kernels.forward(self.layers, len(self.layers), ctypes.byref(self._batch))
         if self._model.has_mask:
             self.params[:count][self._obs[-1][read] == 0] = MASKED
+
+    def _packed(self, active: np.ndarray, index: np.ndarray | None = None) -> Batch:
+        """Describe a batch. See `forward`."""
+        self._arrays = active, index  # the batch has only their addresses
+        batch = Batch(rows=int(active.sum()), steps=len(active), sequences=int(active[0]), active=active.ctypes.data)
+        if index is not None:
+            batch.index = index.ctypes.data
+        return batch
 
     def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray) -> None:
         """Write the gradients of shards, from `by_params` and `by_values` of the batch of the last `forward`.

@@ -205,8 +205,8 @@ class DiagonalGaussian:
         return {"mean": mean.reshape(-1, *self._shape), "std": exp(log_std).reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
-        # np.clip returns a copy, so an environment may keep its action: later steps do not overwrite it.
-        clipped = np.clip(actions.astype(self._dtype, copy=False), self._low, self._high)
+        # `clip` returns a copy, so an environment may keep its action: later steps do not overwrite it.
+        clipped = actions.astype(self._dtype, copy=False).clip(self._low, self._high)
         return list(clipped.reshape(-1, *self._shape))
 
     def from_env(self, actions: Any) -> np.ndarray:

@@ -94,7 +94,8 @@ class MujocoTask(ABC):
 
 def _squares(values: np.ndarray) -> np.ndarray:
     """Sum of squares over the last axis, in the type of the values."""
-    return np.sum(np.square(values), axis=-1)
+    result: np.ndarray = np.add.reduce(np.square(values), -1)
+    return result
 
 
 def _per_environment(function: Any, values: np.ndarray) -> np.ndarray:
