@@ -26,8 +26,10 @@ KNOWN_SIZES: dict[str, Any] = {
     "hidden_size": 64, "encoder_sizes": (64,),
 }  # fmt: skip
 """Other numbers of workers once gave other bits for these sizes."""
+SHAPED: dict[str, Any] = {"env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "prev_action": True}
 UNRECORDED: dict[str, dict[str, Any]] = {
     "torch": {"env": "Pendulum-v1", "hide_obs": (2,), "core": "gru", "num_layers": 2, "kernel": "torch"},
+    "own-encoder": SHAPED | {"encoder": "networks:look_at_image", "separate_critic": "core", "num_envs": 12},
     "bf16": {"env": "HalfCheetah-v5", "autocast": "bf16", "kl_profile_every": 2},
     "sizes": KNOWN_SIZES,
     "few-sequences": {
@@ -47,9 +49,8 @@ UNRECORDED: dict[str, dict[str, Any]] = {
         "env": "Pendulum-v1", "hide_obs": (2,), "device": "cpu:0", "grad_shards": None, "squash_actions": True,
         "entropy_coef": 0.01, "auxiliary": "networks:Predict",
     },
-    "acting-on-device": {
-        "env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "device": "cpu:0", "act_on": "device",
-        "grad_shards": None, "rollout_steps": 20, "prev_action": True,
+    "acting-on-device": SHAPED | {
+        "device": "cpu:0", "act_on": "device", "grad_shards": None, "rollout_steps": 20,
     },
     "clone": {"env": "CartPole-v1"},
     "snapshots": {"env": "environments:PutsBack-v0"},

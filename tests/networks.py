@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -319,3 +319,37 @@ class SparseBuffer(Plain):
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
         super().__init__(shapes, config)
         self.register_buffer("constant", torch.eye(3).to_sparse(), persistent=False)
+
+
+class Look(nn.Module):
+    """An encoder: a convolution of an image, and a layer of it and all other parts.
+
+    parts: names of those that it encodes. None: all.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], parts: Sequence[str] | None = None) -> None:
+        super().__init__()
+        if parts is not None:
+            self.parts = parts
+        self.names = [name for name in shapes if parts is None or name in parts]
+        self.convolutions = nn.ModuleDict()
+        width, self.features = 0, 5
+        for name in self.names:
+            if len(shapes[name]) == 3:
+                self.convolutions[name] = nn.Sequential(nn.Conv2d(shapes[name][0], 3, 2), nn.ReLU(), nn.Flatten())
+            width += self._one(name, torch.zeros(1, *shapes[name])).shape[1]
+        self.layer = nn.Linear(width, self.features)
+
+    def _one(self, name: str, x: Tensor) -> Tensor:
+        return self.convolutions[name](x) if name in self.convolutions else x.flatten(1)
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        return torch.tanh(self.layer(torch.cat([self._one(name, obs[name]) for name in self.names], 1)))
+
+
+def look(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    return Look(shapes)
+
+
+def look_at_image(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    return Look(shapes, [name for name, shape in shapes.items() if len(shape) == 3])

@@ -68,6 +68,8 @@ if TYPE_CHECKING:  # type checkers do not know the values of extensions
 else:
     Objective = values_type("objective", "clip", "penalty")
     EnvBackend = values_type("env_backend", "auto", "gymnasium")
+ENCODERS = ("auto", "mlp", "nature", "a3c", "impala")
+"""Values of --encoder, apart from those that name a module of the user."""
 ATTENTION_HEADS = 4
 """Number of attention heads of --core gtrxl."""
 
@@ -136,9 +138,10 @@ class NetworkOptions:
     --encoder processes with convolutions."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation after each layer of --encoder-sizes."""
-    encoder: Literal["auto", "mlp", "nature", "a3c", "impala"] = "auto"
+    encoder: str = option("auto", code=True)
     """Encoder of images. mlp: the layers of --encoder-sizes. nature, a3c, impala: convolutional networks, of which a3c
-    is the smallest. auto: nature for images of at least 36 pixels per side, mlp for smaller ones."""
+    is the smallest. auto: nature for images of at least 36 pixels per side, mlp for smaller ones. `module:factory`: an
+    encoder of your own, also for other parts (docs/tutorials/your-network.md)."""
     network: str | None = option(None, code=True)
     """`module:factory` of a custom network that replaces encoders and core (docs/tutorials/your-network.md).
     Add --core none if it has no recurrent state. None: the network that the other options describe."""
@@ -172,6 +175,11 @@ class NetworkOptions:
     """Minimum of the log standard deviation. With --std parameter, smaller values are raised to it after each optimizer
     step. None: no minimum, or -5 with --std state."""
 
+    @property
+    def has_own_encoder(self) -> bool:
+        """Whether --encoder names a module of the user."""
+        return ":" in self.encoder
+
     def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""
         minimum = self.log_std_min
@@ -189,6 +197,14 @@ class NetworkOptions:
                 value = getattr(self, name)
                 changed = f"{flag_with_value(name, value)} changes a Gaussian distribution"
                 require(value == default, f"{changed}, but --distribution is beta; leave one of them out")
+        require(
+            self.encoder in ENCODERS or ":" in self.encoder,
+            f"--encoder {self.encoder} does not exist; use {', '.join(ENCODERS)}, or module:factory",
+        )
+        require(
+            not self.has_own_encoder or self.network is None,
+            f"--network replaces the encoders, so --encoder {self.encoder} has no effect; leave one of them out",
+        )
         sizes = self.encoder_sizes
         require(
             all(1 <= size <= MAX_UNITS for size in sizes),

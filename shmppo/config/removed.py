@@ -16,7 +16,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "env_block": (None, "leave it out; each rank shuffles the sequences of all its environments"),
     "episode_seeding": ("episode", "leave it out; a factory can make `reset` ignore seeds after the first one"),
     "eval_sample": (False, "leave it out; `shmppo evaluate --stochastic` evaluates checkpoints with sampled actions"),
-    "layer_norm": (False, "leave it out, or use --network for an encoder of your own"),
+    "layer_norm": (False, "leave it out, or use --encoder module:factory"),
     "opponent_latest": (0.5, "leave it out; half of the opponents get the current weights"),
     "opponent_slots": (4, "leave it out; there are always four opponents at a time"),
     "penalty_coef": (1.0, "leave it out; the coefficient adapts itself within a few updates"),

@@ -17,6 +17,7 @@ import tyro
 
 from shmppo.config.checks import flag
 from shmppo.config.option import fields_with, traits_of
+from shmppo.config.options import ENCODERS
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.utils.commands import program
@@ -60,7 +61,7 @@ def named_code(fields: Mapping[str, Any]) -> list[NamedCode]:
     wrappers = [text.partition("(")[0] for text in fields.get("wrappers") or ()]
     found += [NamedCode("wrappers", name) for name in wrappers if ":" in name]
     for field in dataclasses.fields(TrainConfig):
-        if traits_of(field).code and fields.get(field.name) not in (None, field.default):
+        if traits_of(field).code and fields.get(field.name) not in (None, field.default, *ENCODERS):
             found.append(NamedCode(field.name, fields[field.name]))
     return [code for code in found if code.module not in SAFE_MODULES]
 

@@ -21,7 +21,7 @@ def _elementwise(name: str, fallback: Callable[[np.ndarray], np.ndarray], x: np.
     if x.dtype != np.float32 or not x.size or not supported_variants():
         return fallback(x)
     result = np.array(x, order="C")
-    address = ctypes.byref(ctypes.c_char.from_buffer(result))  # `result.ctypes` takes longer
+    address = ctypes.byref(ctypes.c_char.from_buffer(result.data))  # `result.ctypes` takes longer
     kernels().apply_function(constants()[name], address, address, result.size)
     return result
 

@@ -20,9 +20,9 @@ from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.models.cores import CORES
-from shmppo.models.encoders import encoders_of
+from shmppo.models.encoders import Encoder, encoders_of, is_linear
 from shmppo.models.initial_weights import initialize
-from shmppo.models.user_module import CustomNetwork
+from shmppo.models.user_module import CustomEncoder, CustomNetwork
 from shmppo.spaces.distributions import Distribution, mask_logits
 from shmppo.spaces.observations import Leaf, ObservationSpec
 from shmppo.utils.rng import INITIAL_WEIGHTS, keyed_generator
@@ -59,7 +59,9 @@ class Trunk(nn.Module):
             shared: the trunk whose encoders this trunk uses. None: it has encoders of its own.
         """
         super().__init__()
-        encoders = encoders_of(config, leaves)
+        custom = [CustomEncoder(config, leaves)] if config.has_own_encoder and leaves else []
+        built_in = encoders_of(config, leaves, [i for one in custom for i in one.indices])
+        encoders: list[CustomEncoder | Encoder] = [*custom, *built_in]
         self.encoders = nn.ModuleList(encoders)
         self.encoded: int = shared.encoded if shared else sum(encoder.features for encoder in encoders)
         self.core: nn.Module | None = None
@@ -147,10 +149,11 @@ class ActorCritic(nn.Module):
             self.add_module(one.NAME, made)
 
     def _initialize(self, generator: np.random.Generator) -> None:
-        """Set the initial weights. Those of a custom network are its own."""
+        """Set the initial weights. Those of the user's modules are their own."""
         for trunk in self.trunks:
             if isinstance(trunk, Trunk):
-                initialize(trunk.encoders, math.sqrt(2), generator)
+                built_in = nn.ModuleList(one for one in trunk.encoders if isinstance(one, Encoder))
+                initialize(built_in, math.sqrt(2), generator)
                 if trunk.core is not None:
                     initialize(trunk.core, 1.0, generator)
         initialize(self.policy_head, 0.01, generator)
@@ -177,6 +180,12 @@ class ActorCritic(nn.Module):
     def convolutional(self) -> bool:
         """Whether an encoder or a custom network has layers of type Conv2d."""
         return any(isinstance(module, nn.Conv2d) for module in self.trunks.modules())
+
+    @property
+    def torch_encoders(self) -> bool:
+        """Whether torch must compute an encoder, because the kernels have linear layers only."""
+        encoders = [encoder for trunk in self.trunks if isinstance(trunk, Trunk) for encoder in trunk.encoders]
+        return not all(is_linear(encoder) for encoder in encoders)
 
     @property
     def trunk_list(self) -> list[Trunk | CustomNetwork]:

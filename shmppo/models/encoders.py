@@ -200,14 +200,22 @@ class Encoder(nn.Module):
         return features
 
 
-def encoders_of(config: TrainConfig, leaves: Sequence[Leaf]) -> list[Encoder]:
+def is_linear(encoder: nn.Module) -> bool:
+    """Whether an encoder has linear layers only, which the kernels compute."""
+    return isinstance(encoder, Encoder) and isinstance(encoder.network, Mlp)
+
+
+def encoders_of(config: TrainConfig, leaves: Sequence[Leaf], taken: Sequence[int] = ()) -> list[Encoder]:
     """Create the encoders of a trunk: one for each image that needs convolutions, and one for all other leaves.
+
+    taken: indices of leaves without such an encoder.
 
     Raises:
         ConfigError: if an image is too small for `--encoder`.
     """
-    convolutions = [i for i, leaf in enumerate(leaves) if network_kind(config, leaf) != "mlp"]
-    others = [i for i in range(len(leaves)) if i not in convolutions]
+    free = [i for i in range(len(leaves)) if i not in taken]
+    convolutions = [i for i in free if network_kind(config, leaves[i]) != "mlp"]
+    others = [i for i in free if i not in convolutions]
     groups = sorted([[i] for i in convolutions] + ([others] if others else []))
     return [Encoder(config, leaves, group) for group in groups]
 
@@ -218,7 +226,8 @@ def network_kind(config: TrainConfig, leaf: Leaf) -> str:
         return "mlp"
     _, height, width = leaf.image_size
     large = min(height, width) >= MIN_SIDES["nature"]
-    kind = config.encoder if config.encoder != "auto" else "nature" if large else "mlp"
+    automatic = config.encoder == "auto" or config.has_own_encoder
+    kind = "nature" if automatic and large else "mlp" if automatic else config.encoder
     least = MIN_SIDES.get(kind, 1)
     if min(height, width) < least:
         raise ConfigError(

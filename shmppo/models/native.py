@@ -1,6 +1,7 @@
 """The actor-critic, computed by the kernels: one call computes all layers forward, and one backward.
 
 `NativeNetwork` computes the function of `ActorCritic` with its parameters, which are not copied but packed by `load`.
+Torch computes encoders with other than linear layers; the caller writes their outputs before `NativeNetwork.forward`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
         return "the kernels were not compiled; run `pip install -e .` with a C compiler"
     if not all(isinstance(trunk, Trunk) for trunk in model.trunk_list):
         return "the kernels cannot compute --network; use --kernel auto"
-    return "the kernels have no convolutions; use --encoder mlp" if model.convolutional else None
+    convolutions = model.convolutional and not config.has_own_encoder
+    return "the kernels have no convolutions; use --encoder mlp" if convolutions else None
 
 
 def uses_kernels(config: TrainConfig, model: ActorCritic) -> bool:
-    """Return whether the kernels compute a network. Otherwise torch does."""
+    """Return whether the kernels compute a network, except for `ActorCritic.torch_encoders`. Otherwise torch does."""
     return config.kernel == "native" or (config.kernel == "auto" and why_not_native(config, model) is None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from shmppo.config.options import ATTENTION_HEADS
 from shmppo.kernels import Layer, Rows, constants, rows
 from shmppo.kernels.functions import lru_factors
 from shmppo.models.actor_critic import ActorCritic, Trunk, parameter_offsets
-from shmppo.models.encoders import Encoder, Mlp
+from shmppo.models.encoders import Encoder, Mlp, is_linear
 from shmppo.models.gtrxl import Gtrxl, GtrxlLayer, linears
 from shmppo.models.lmu import SIGNALS, Lmu, LmuLayer
 from shmppo.models.lru import Lru, LruLayer
@@ -48,6 +48,23 @@ class Scan:
         return by_real * d[0] + by_imaginary * d[1] + by_gamma * d[2], by_real * d[3] + by_imaginary * d[4]
 
 
+class TorchPart(NamedTuple):
+    """The output of an encoder that torch computes."""
+
+    encoder: nn.Module
+    seen: Sequence[int]
+    """Indices of the leaves that its trunk sees."""
+    out: np.ndarray
+    """[R, F], to be written."""
+    by_out: np.ndarray | None
+    """[R, F], the derivatives of the loss, which the backward pass writes. None: there is none."""
+
+    def compute(self, obs: Sequence[Tensor]) -> Tensor:
+        """Compute the output for some rows. obs: [rows, …] for each leaf of the observation; vectors normalized."""
+        result: Tensor = self.encoder([obs[i] for i in self.seen])
+        return result
+
+
 class LayerBuilder:
     """Appends layers in the order of the forward pass, and allocates their outputs.
 
@@ -57,6 +74,7 @@ class LayerBuilder:
         conversions: leaves whose network input Python writes, with their index and the memory to write.
         offsets: offset of each parameter in a row of `gradients`, by its id.
         scans: layers of the core `lru`.
+        torch_parts: outputs that torch writes before each forward pass.
     """
 
     def __init__(self, model: ActorCritic, row_count: int, state: np.ndarray, gradients: np.ndarray | None) -> None:
@@ -71,6 +89,7 @@ class LayerBuilder:
         self.kept: list[np.ndarray] = []
         self.conversions: list[tuple[Leaf, int, np.ndarray]] = []
         self.scans: list[Scan] = []
+        self.torch_parts: list[TorchPart] = []
         self._row_count, self._state, self._gradients = row_count, state, gradients
         self.offsets = dict(zip(map(id, model.parameters()), parameter_offsets(model)[0], strict=True))
         self._derivatives: dict[int, np.ndarray] = {}  # of outputs, by their address
@@ -156,13 +175,34 @@ class LayerBuilder:
     def encoder(
         self, trunk: Trunk, seen: Sequence[int], obs: Sequence[np.ndarray], statistics: Statistics
     ) -> np.ndarray:
-        """Append the encoder of a trunk. seen: indices of the leaves that the trunk sees."""
-        (encoder,) = cast("list[Encoder]", trunk.encoders)
+        """Append the encoders of a trunk, and return their outputs. seen: indices of the leaves that the trunk sees."""
+        x = np.zeros((self._row_count, trunk.encoded), np.float32)
+        has_parameters = any(True for _ in trunk.encoders.parameters())
+        (self.output if has_parameters else self.kept.append)(x)
+        encoders = cast("list[Encoder]", list(trunk.encoders))
+        for encoder, out in zip(encoders, self._parts(x, [encoder.features for encoder in encoders]), strict=True):
+            leaves = [seen[i] for i in encoder.indices]
+            if is_linear(encoder):
+                self._linear_encoder(encoder, leaves, obs, statistics, out)
+            else:
+                self.torch_parts.append(TorchPart(encoder, seen, out, self._derivatives.get(out.ctypes.data)))
+        return x
+
+    def _linear_encoder(
+        self,
+        encoder: Encoder,
+        leaves: Sequence[int],
+        obs: Sequence[np.ndarray],
+        statistics: Statistics,
+        out: np.ndarray,
+    ) -> None:
         network = cast(Mlp, encoder.network)
+        outputs: list[np.ndarray | None] = [None] * len(network.linears)
+        outputs[-1:] = [out]  # of each linear layer
         width = sum(leaf.input_size for leaf in encoder.leaves)
-        x, begin = np.zeros((self._row_count, width), np.float32), 0
+        x, begin = np.zeros((self._row_count, width), np.float32) if network.linears else out, 0
         self.kept.append(x)
-        for leaf, i in zip(encoder.leaves, (seen[i] for i in encoder.indices), strict=True):
+        for leaf, i in zip(encoder.leaves, leaves, strict=True):
             part = x[:, begin : begin + leaf.input_size]
             begin += leaf.input_size
             if leaf.kind != "vector":
@@ -171,9 +211,8 @@ class LayerBuilder:
             self.kept += statistics[i] or ()
             names = dict(zip(("weight", "bias"), statistics[i] or (), strict=False))
             self._add("input", obs[i], part, **{name: array.ctypes.data for name, array in names.items()})
-        for linear in linears(network.linears):
-            x = self.linear(x, linear, network.activation)
-        return x
+        for linear, y in zip(linears(network.linears), outputs, strict=False):
+            x = self.linear(x, linear, network.activation, out=y)
 
     def core(self, trunk: Trunk, x: np.ndarray, begin: int, writes_state: bool) -> np.ndarray:
         """Append the recurrent core of a trunk.

@@ -251,3 +251,51 @@ class CustomNetwork(UserModule):
         first = torch.cat([starts, starts.new_zeros(steps - 1, sequences)])
         features, after = self.module(inputs, first, state)
         return features.float(), after  # float64 constants may have changed their type
+
+
+class CustomEncoder(UserModule):
+    """The user's module as the encoder of some or all parts of the observation (--encoder module:factory).
+
+    `factory(shapes, config)` returns an `nn.Module`, as for `CustomNetwork`. The module must have:
+
+    - `features`: F, the width of its output.
+    - `forward(obs) → features` [R, F]. `obs` maps the name of each part to float32 [R, *shape], as for `CustomNetwork`.
+      Each row is computed independently of the others.
+    - `parts`, if it does not encode all parts: the names of those that it encodes. The built-in encoders encode the
+      others.
+
+    The rules about parameters, buffers, and randomness are those of `CustomNetwork`.
+
+    Attributes:
+        features: F.
+        indices: positions of the leaves that it encodes among those of the trunk.
+    """
+
+    option = "encoder"
+
+    def _check(self, config: TrainConfig) -> None:
+        """Check the attributes, the parameters, and a forward pass. Raises ConfigError."""
+        features: Any = getattr(self.module, "features", None)
+        sized = isinstance(features, Integral)
+        self._require(sized, "must return an nn.Module with the attribute features, an integer")
+        self.features = int(features)
+        names = [leaf.field for leaf in self._leaves]
+        parts = getattr(self.module, "parts", names)
+        known = bool(parts) and not isinstance(parts, str) and set(parts) <= set(names)
+        self._require(known, f"has the attribute parts = {parts!r}; name some of {', '.join(names)}")
+        self.indices = tuple(i for i, name in enumerate(names) if name in parts)
+        self._leaves = [self._leaves[i] for i in self.indices]
+        size = (_PROBE_SEQUENCES,)
+        self._check_forward(lambda stored: [self._encode(stored)], size, [(*size, self.features)], "features")
+
+    def _encode(self, stored: Sequence[Tensor]) -> Tensor:
+        features: Tensor = self.module(self._inputs(stored))
+        return features.float()  # float64 constants may have changed their type
+
+    def forward(self, obs: Sequence[Tensor]) -> Tensor:
+        """Map observations to features [R, F].
+
+        Args:
+            obs: [R, …] for each leaf of the trunk, as stored. Vectors must be normalized before.
+        """
+        return self._encode([obs[i] for i in self.indices])

@@ -127,7 +127,7 @@ def check_policy_trust(
     """
     fields = stored_config(json.loads(state["config"])).to_json() | ONLY_FOR_LEARNING
     if not makes_environment and _stored_spaces(state) is not None:
-        fields = {"network": fields["network"]}
+        fields = {name: fields[name] for name in ("network", "encoder")}
     check_trust(fields, source, trust)
 
 

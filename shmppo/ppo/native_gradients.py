@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.models.actor_critic import ActorCritic
+from shmppo.models.actor_critic import ActorCritic, parameter_views
 from shmppo.models.native import NativeNetwork
+from shmppo.models.native_layers import TorchPart
 from shmppo.parallel.shared_buffers import SharedBuffers
+from shmppo.ppo.torch_gradients import StoredObservations, write_gradients
 from shmppo.spaces.normalization import leaf_statistics
 
 
 class NativeGradients:
     """A `GradientNetwork` of the kernels. Its memory grows with the largest batch."""
 
-    one_by_one = False
+    one_by_one: bool
     """Whether a batch must be one shard, because the results of its rows depend on the others."""
 
     def __init__(self, config: TrainConfig, model: ActorCritic, buffers: SharedBuffers) -> None:
@@ -27,6 +31,8 @@ class NativeGradients:
         self._statistics = leaf_statistics(
             model.observation.normalized_slices, published.obs_mean, published.obs_scale, config.normalize_obs
         )
+        self.one_by_one = model.torch_encoders
+        self._observations = StoredObservations(config, model, buffers)
         self._allocate((1, 1))
 
     def _allocate(self, capacity: tuple[int, ...]) -> None:
@@ -62,6 +68,13 @@ class NativeGradients:
             self._allocate(capacity)
             self.load()
         self._network.state[: len(state)] = state
+        self._encoded: list[tuple[TorchPart, Tensor]] = []
+        if self.one_by_one:
+            obs = self._observations.at(torch.tensor(index))
+            with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
+                self._encoded = [(part, part.compute(obs).float()) for part in self._network.builder.torch_parts]
+        for part, output in self._encoded:
+            part.out[: len(index)] = output.detach().numpy()
         self._network.forward(active, index)
         return tuple(output[: len(index)] for output, _ in self._network.outputs)
 
@@ -77,3 +90,10 @@ class NativeGradients:
         for (_, derivatives), given in zip(self._network.outputs, by_outputs, strict=True):
             derivatives[: len(given)] = given
         self._network.backward(shards, order, bounds)
+        if self._encoded:
+            parts, encoded = zip(*self._encoded, strict=True)
+            flat = torch.from_numpy(self._gradients[shards.start])
+            views = dict(zip(self._model.parameters(), parameter_views(flat, self._model), strict=True))
+            parameters = [parameter for part in parts for parameter in part.encoder.parameters()]
+            by_encoded = [part.by_out[: len(encoded[0])] for part in parts]
+            write_gradients(encoded, by_encoded, parameters, [views[parameter] for parameter in parameters])

@@ -70,14 +70,27 @@ class TorchGradients:
 
     def backward(self, shards: range, order: np.ndarray, bounds: np.ndarray, *by_outputs: np.ndarray) -> None:
         """See `GradientNetwork`."""
-        # This scalar has the given derivatives. Passing them to autograd as arguments would make torch import sympy,
-        # which needs 60 MB per process.
-        pairs = zip(self._outputs, by_outputs, strict=True)
-        loss = torch.stack([(output * torch.tensor(by_output)).sum() for output, by_output in pairs]).sum()
-        # A parameter of --network may matter only from the second step of a sequence on.
-        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        with torch.no_grad():
-            torch._foreach_copy_(self._gradients[shards.start], list(gradients))
+        write_gradients(self._outputs, by_outputs, self._parameters, self._gradients[shards.start])
+
+
+def write_gradients(
+    outputs: Sequence[Tensor], by_outputs: Sequence[np.ndarray], parameters: Sequence[Tensor], views: Sequence[Tensor]
+) -> None:
+    """Write the gradients of parameters.
+
+    Args:
+        outputs: what torch has computed from them.
+        by_outputs: the derivative of the loss with respect to each of them, of the same shape.
+        views: where to write the gradient of each parameter.
+    """
+    # This scalar has the given derivatives. Passing them to autograd as arguments would make torch import sympy,
+    # which needs 60 MB per process.
+    pairs = zip(outputs, by_outputs, strict=True)
+    loss = torch.stack([(output * torch.tensor(by_output)).sum() for output, by_output in pairs]).sum()
+    # A parameter of --network may matter only from the second step of a sequence on.
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    with torch.no_grad():
+        torch._foreach_copy_(list(views), list(gradients))
 
 
 def run_network(model: ActorCritic, obs: Sequence[Tensor], state: Tensor, autocast: str) -> list[Tensor]:

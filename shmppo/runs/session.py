@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 MIXED_ROWS = (
     "an environment's actions depend on the other environments of its inference batch, on this processor and build of "
-    "torch or because of --network"
+    "torch or because of --network or --encoder"
 )
 LearnerType = Callable[[TrainConfig, EnvSpec, SharedBuffers, ProcessGroup], Learner]
 
@@ -178,7 +178,8 @@ class Session:
         networks = [(config, self.learner.model)]
         networks += [network for feature in self.features for network in feature.networks()]
         for own, model in networks:
-            if not (uses_kernels(own, model) or is_row_independent(model, own.inference_rows)):
+            only_kernels = uses_kernels(own, model) and not model.torch_encoders
+            if not (only_kernels or is_row_independent(model, own.inference_rows)):
                 self.state.mark_inexact(MIXED_ROWS)
         for feature in self.features:
             if feature.inexact_reason is not None:

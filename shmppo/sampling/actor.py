@@ -4,18 +4,19 @@
 evaluation, and the policy API use it. It also computes the values that bootstrap truncated steps.
 
 With the kernels (`NativeNetwork`), one call computes a step of all environments, because the result of a row depends on
-nothing else. With torch (`TorchActing`), it depends on the shape of the call. So the environments are divided into
-inference batches of B rows, and B depends only on the configuration: environment n always has row n mod B, in a call of
-the same shape and alignment, whichever process steps it. The module `row_independence` checks that the other rows do
-not change its actions, as those of a custom network may.
+nothing else. With torch (`TorchActing`, and the encoders of `EncodedActing`), it depends on the shape of the call. So
+the environments are divided into inference batches of B rows, and B depends only on the configuration: environment n
+always has row n mod B, in a call of the same shape and alignment, whichever process steps it. The module
+`row_independence` checks that the other rows do not change its actions, as those of a custom network may.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.models.actor_critic import ActorCritic
@@ -24,11 +25,58 @@ from shmppo.models.native_layers import Statistics
 from shmppo.parallel.shared_buffers import Acting
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
+from shmppo.spaces.observations import ObservationSpec
 from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 
 
+class InferenceBatches:
+    """The observations of own environments in inference batches of B rows, for networks that torch computes.
+
+    Environment n has row n mod B of its batch, all other rows are zero.
+
+    Attributes:
+        shape: (number of batches, B).
+    """
+
+    def __init__(
+        self, observation: ObservationSpec, obs: Sequence[np.ndarray], statistics: Statistics, *, low: int, rows: int
+    ) -> None:
+        """Allocate the memory.
+
+        Args:
+            obs: [own, …] per leaf, the stored observations that `read` reads.
+            statistics: of each leaf, for its normalization.
+            low: index of the first environment.
+            rows: B.
+        """
+        self._sources = list(map(torch.from_numpy, obs))
+        self._statistics = [pair and (torch.from_numpy(pair[0]), torch.from_numpy(pair[1])) for pair in statistics]
+        self._own = slice(low % rows, low % rows + len(obs[0]))
+        self.shape = -(-self._own.stop // rows), rows
+        # Matrix products read vectors and states. Their bits may depend on the alignment, which must be the same in
+        # all batches.
+        self._obs = [
+            aligned_rows(*self.shape, *leaf.shape)
+            if leaf.kind == "vector"
+            else aligned_zeros(*self.shape, *leaf.shape, dtype=getattr(torch, leaf.dtype))
+            for leaf in observation.leaves
+        ]
+        self._targets = list(map(self.own, self._obs))
+
+    def own(self, batches: Tensor) -> Tensor:
+        """Return the rows of own environments [own, …]. batches: [number of batches, B, …], contiguous."""
+        return batches.flatten(0, 1)[self._own]
+
+    def read(self) -> Iterator[list[Tensor]]:
+        """Read and normalize the observations. Yield the leaves [B, …] of each batch."""
+        for source, statistics, target in zip(self._sources, self._statistics, self._targets, strict=True):
+            target.copy_(normalize_leaf(source, statistics))
+        for batch in range(self.shape[0]):
+            yield [leaf[batch] for leaf in self._obs]
+
+
 class TorchActing:
-    """Acting by the modules of a network on any device, one step of an inference batch of B rows at a time.
+    """Acting by the modules of a network on any device, one step of an inference batch at a time.
 
     Attributes:
         state: [own, S], recurrent states; `forward` updates them.
@@ -43,44 +91,45 @@ class TorchActing:
 
         Args:
             model: the network. All other memory is on the CPU.
-            obs: [own, …] per leaf, the stored observations that `forward` reads.
-            statistics: of each leaf, for its normalization.
-            low: index of the first environment.
-            rows: B. Environment n has row n mod B of its batch, all other rows are zero.
+            obs, statistics, low, rows: see `InferenceBatches`.
         """
-        self._model, self._sources = model, list(map(torch.from_numpy, obs))
-        self._device = model.policy_head.weight.device
-        self._statistics = [pair and (torch.from_numpy(pair[0]), torch.from_numpy(pair[1])) for pair in statistics]
-        own = slice(low % rows, low % rows + len(obs[0]))
-        self._batches = range(-(-own.stop // rows))
-        shape = len(self._batches), rows
-        # Matrix products read vectors and states. Their bits may depend on the alignment, which must be the same in
-        # all batches.
-        self._obs = [
-            aligned_rows(*shape, *leaf.shape)
-            if leaf.kind == "vector"
-            else aligned_zeros(*shape, *leaf.shape, dtype=getattr(torch, leaf.dtype))
-            for leaf in model.observation.leaves
-        ]
-        self._states, self._values = aligned_rows(*shape, model.state_size), aligned_rows(*shape, 1)
-        self._params = aligned_rows(*shape, model.params_size)
-        # Batches are adjacent in memory, so the rows of this range are contiguous.
-        self._targets = [leaf.flatten(0, 1)[own] for leaf in self._obs]
+        self._model, self._device = model, model.policy_head.weight.device
+        self._batches = batches = InferenceBatches(model.observation, obs, statistics, low=low, rows=rows)
+        self._states, self._values = aligned_rows(*batches.shape, model.state_size), aligned_rows(*batches.shape, 1)
+        self._params = aligned_rows(*batches.shape, model.params_size)
         outputs = self._states, self._params, self._values
-        self.state, self.params, self.values = (batches.flatten(0, 1)[own].numpy() for batches in outputs)
+        self.state, self.params, self.values = (batches.own(output).numpy() for output in outputs)
 
     def load(self) -> None:
         """Nothing to do: the modules read the current weights."""
 
     def forward(self) -> None:
         """Compute one step of all own environments."""
-        for source, statistics, target in zip(self._sources, self._statistics, self._targets, strict=True):
-            target.copy_(normalize_leaf(source, statistics))
-        for batch in self._batches:
-            obs = [leaf[batch].unsqueeze(0).to(self._device) for leaf in self._obs]
+        for batch, leaves in enumerate(self._batches.read()):
+            obs = [leaf.unsqueeze(0).to(self._device) for leaf in leaves]
             state = self._states[batch].to(self._device)
             params, values, after = self._model(obs, state)
             self._params[batch], self._values[batch, :, 0], self._states[batch] = params[0], values[0], after
+
+
+class EncodedActing:
+    """Acting by the kernels, after encoders that torch computes. It has the interface of `TorchActing`."""
+
+    def __init__(self, network: NativeNetwork, batches: InferenceBatches) -> None:
+        """Allocate the memory. network: the rest of the network, for one step of all own environments."""
+        self._network, self._batches = network, batches
+        self.state, self.params, self.values, self.load = network.state, network.params, network.values, network.load
+        parts = network.builder.torch_parts
+        self._encoded = [(part, aligned_rows(*batches.shape, part.out.shape[1])) for part in parts]
+
+    def forward(self) -> None:
+        """Compute one step of all own environments."""
+        for batch, obs in enumerate(self._batches.read()):
+            for part, encoded in self._encoded:
+                encoded[batch] = part.compute(obs)
+        for part, encoded in self._encoded:
+            part.out[:] = self._batches.own(encoded)
+        self._network.forward()
 
 
 class LearnerActing:
@@ -144,16 +193,17 @@ class Actor:
         self._obs_scale = np.ones(spec.normalized_size, np.float32)
         statistics = leaf_statistics(spec.normalized_slices, self._obs_mean, self._obs_scale, config.normalize_obs)
         self._inputs = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
-        self._network: NativeNetwork | TorchActing | LearnerActing
+        rows = {"low": low, "rows": config.inference_rows}
+        self._network: NativeNetwork | EncodedActing | TorchActing | LearnerActing
         if learner is not None:
             learner.obs, self._network = self._inputs, learner
         elif uses_kernels(config, model):
             state = np.zeros((count, model.state_size), np.float32)
-            self._network = NativeNetwork(
-                model, self._inputs, statistics, row_count=count, sequences=count, state=state
-            )
+            network = NativeNetwork(model, self._inputs, statistics, row_count=count, sequences=count, state=state)
+            batches = InferenceBatches(spec, self._inputs, statistics, **rows) if model.torch_encoders else None
+            self._network = network if batches is None else EncodedActing(network, batches)
         else:
-            self._network = TorchActing(model, self._inputs, statistics, low=low, rows=config.inference_rows)
+            self._network = TorchActing(model, self._inputs, statistics, **rows)
         self.states: np.ndarray = self._network.state
         self.params: np.ndarray = self._network.params
         self.values: np.ndarray = self._network.values[:, 0]

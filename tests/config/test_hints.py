@@ -47,7 +47,7 @@ def test_a_hint_says_how_to_compute_a_value_that_means_something_else() -> None:
     assert remedy_for("--gSDE", TRAIN).startswith("use --std state, ")
     assert remedy_for("--use_sde", TRAIN) == remedy_for("--gSDE", TRAIN)
     assert "WANDB_MODE=offline" in remedy_for("--wandb-mode", TRAIN)
-    assert remedy_for("--features_extractor", TRAIN) == "use --encoder, or --network for a network of your own"
+    assert remedy_for("--features_extractor", TRAIN) == "use --encoder, which can also name a module of your own"
     assert remedy_for("--cuda", TRAIN) == "use --device cuda"
 
 

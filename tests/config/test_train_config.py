@@ -24,6 +24,8 @@ REFUSED = [
     ({"workers": 5, "num_envs": 4}, r"--workers is 5 but --num-envs is 4; .*lower --workers or raise --num-envs"),
     ({"separate_critic": True}, r"^--separate-critic is True; it must be Literal\['none', 'core', 'all'\]$"),
     ({"separate_critic": "core", "core": "none"}, r"--separate-critic core needs a recurrent core of --core; use none"),
+    ({"encoder": "natur"}, r"--encoder natur does not exist; use auto, mlp, nature, a3c, impala, or module:factory$"),
+    ({"encoder": "a:b", "network": "a:c"}, r"--encoder a:b has no effect; leave one of them out$"),
     ({"separate_critic": "core", "network": "a:b"}, r"use none or all with --core none or --network$"),
     ({"workers": -1}, r"--workers is -1; it must be 0 or more"),
     ({"num_envs": 2, "rollout_steps": 32, "seq_len": 16, "minibatches": 5},

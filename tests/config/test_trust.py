@@ -25,6 +25,8 @@ NAMES: list[tuple[dict[str, Any], list[str]]] = [
     ({"wrappers": ("shmppo.cli:main",)}, ["--wrappers shmppo.cli:main"]),
     ({"network": "nets:make"}, ["--network nets:make"]),
     ({"network": "nets"}, ["--network nets"]),
+    ({"encoder": "nets:encoder"}, ["--encoder nets:encoder"]),
+    ({"encoder": "impala"}, []),
     ({"auxiliary": "nets:make"}, ["--auxiliary nets:make"]),
     ({"env_schedule": "levels:by_iteration"}, ["--env-schedule levels:by_iteration"]),
     ({"env_kwargs": {"id": "m:X", "n": [1, {"k": "a.b:c"}]}}, ["--env-kwargs m:X", "--env-kwargs a.b:c"]),

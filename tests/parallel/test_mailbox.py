@@ -102,7 +102,7 @@ def test_every_command_is_carried_out_once_and_in_order(control: Control, spins:
     learner, pauses = LearnerMailbox(control), np.random.default_rng(1)
     worker = Worker(control, learner, spins=spins, pause=lambda: float(draw.choice([0.0, 0.0, 1e-3, 5e-3])))
     for number, command in enumerate(COMMANDS, start=1):
-        learner.send(1, command)
+        learner.send([1], command)
         assert becomes_true(lambda: learner.is_acknowledged(1))
         assert (control.commands[1, 0], len(worker.done)) == (number, number)
         time.sleep(float(pauses.choice([0.0, 0.0, 4e-3])))  # longer than the worker spins
@@ -113,11 +113,11 @@ def test_every_command_is_carried_out_once_and_in_order(control: Control, spins:
 def test_an_acknowledgement_wakes_the_learner_up_only_if_it_blocks(control: Control) -> None:
     learner = LearnerMailbox(control)
     worker = Worker(control, learner)
-    learner.send(1, COMMANDS[0])
+    learner.send([1], COMMANDS[0])
     assert becomes_true(lambda: learner.is_acknowledged(1))
     assert worker.reports.messages.empty()
     with learner.blocking():
-        learner.send(1, COMMANDS[1])
+        learner.send([1], COMMANDS[1])
         assert isinstance(worker.reports.messages.get(timeout=5), WakeUp)
         assert learner.is_acknowledged(1)
     assert not control.learner_blocked[0]
@@ -127,10 +127,10 @@ def test_an_acknowledgement_wakes_the_learner_up_only_if_it_blocks(control: Cont
 def test_a_command_wakes_a_worker_up_only_if_it_blocks(control: Control) -> None:
     learner, commands = LearnerMailbox(control), ThreadQueue()
     learner.connect(1, commands)  # type: ignore[arg-type]
-    learner.send(1, COMMANDS[0])
+    learner.send([1], COMMANDS[0])
     assert commands.messages.empty()
     control.worker_blocked[1] = 1
-    learner.send(1, COMMANDS[0])
+    learner.send([1], COMMANDS[0])
     assert commands.messages.get_nowait() == WakeUp()
 
 
@@ -138,7 +138,7 @@ def test_a_missed_wake_up_only_delays_the_command(control: Control, monkeypatch:
     monkeypatch.setattr(mailbox, "BLOCK_SECONDS", 0.05)
     learner = LearnerMailbox(control)
     worker = Worker(control, learner, connected=False)
-    learner.send(1, COMMANDS[0])
+    learner.send([1], COMMANDS[0])
     assert becomes_true(lambda: learner.is_acknowledged(1))
     worker.end()
 
@@ -147,8 +147,8 @@ def test_all_acknowledged_means_every_worker(control: Control) -> None:
     learner = LearnerMailbox(control)
     worker = Worker(control, learner)
     assert learner.all_acknowledged()
-    learner.send(0, COMMANDS[0])  # there is no worker 0
-    learner.send(1, COMMANDS[0])
+    learner.send([0], COMMANDS[0])  # there is no worker 0
+    learner.send([1], COMMANDS[0])
     assert becomes_true(lambda: learner.is_acknowledged(1))
     assert not learner.all_acknowledged()
     worker.end()
@@ -157,11 +157,11 @@ def test_all_acknowledged_means_every_worker(control: Control) -> None:
 def test_a_successor_ignores_the_command_to_its_predecessor(control: Control) -> None:
     """A process that is gone has begun to carry it out. The learner sends it again."""
     learner = LearnerMailbox(control)
-    learner.send(1, COMMANDS[0])
+    learner.send([1], COMMANDS[0])
     commands, reports = ThreadQueue(), ThreadQueue()
     successor = WorkerMailbox(control, 1, commands, reports, spins=False)  # type: ignore[arg-type]
     assert not successor._has_command()
-    learner.send(1, COMMANDS[0])
+    learner.send([1], COMMANDS[0])
     assert successor.receive() == COMMANDS[0]
     assert not learner.is_acknowledged(1)
     successor.acknowledge()
@@ -179,7 +179,7 @@ def test_a_command_to_a_dead_worker_raises_nothing(control: Control) -> None:
     closed.close()
     learner.connect(1, closed)
     control.worker_blocked[1] = 1  # it died while it blocked
-    learner.send(1, COMMANDS[0])
+    learner.send([1], COMMANDS[0])
     assert control.commands[1, 0] == 1
     assert not learner.is_acknowledged(1)
 

@@ -19,6 +19,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import ActorCritic, parameter_views
+from shmppo.models.user_module import CustomEncoder
 from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.loss import Loss
@@ -41,6 +42,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gtrxl": {"core": "gtrxl", "num_layers": 2, "attention_window": 4},
     "dict": SHAPED,
     "dict-none": SHAPED | {"core": "none", "seed": 2},
+    "own-encoder": SHAPED | {"encoder": "networks:look"},
+    "own-encoder-of-a-part": SHAPED | {"encoder": "networks:look_at_image", "separate_critic": "core"},
+    "two-own-encoders": SHAPED | {"encoder": "networks:look_at_image", "separate_critic": "all", "core": "gru"},
+    "own-encoder-without-core": SHAPED | AUXILIARY | {"encoder": "networks:look_at_image", "core": "none"},
     "penalty": {"objective": "penalty"},
     "clone": {"objective": "clone"},
     "clone-dict": SHAPED | {"objective": "clone", "encoder": "mlp"},
@@ -58,7 +63,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "auxiliary-dict": SHAPED | AUXILIARY | {"separate_critic": "all"},
 }
 
-BY_TORCH = ("lstm", "dict", "per-dimension", "distill", "auxiliary-dict")
+BY_TORCH = ("lstm", "dict", "own-encoder-of-a-part", "per-dimension", "distill", "auxiliary-dict")
 """The variants whose gradients torch computes in the fast tests, too."""
 
 
@@ -75,6 +80,8 @@ def in_float64(model: ActorCritic) -> ActorCritic:
     for module in copied.modules():
         if isinstance(module, torch.nn.Conv2d):  # images are float32
             module.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+        if isinstance(module, CustomEncoder):  # its features are float32
+            module.register_forward_hook(lambda _, __, features: features.double())
     return copied
 
 

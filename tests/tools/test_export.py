@@ -32,6 +32,9 @@ CASES = {
     "dict-gru": dataclasses.replace(
         SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), core="gru", prev_action=True
     ),
+    "own-encoder": dataclasses.replace(
+        SMALL, env="space_environments:Shaped", env_kwargs={"space": "dict"}, hide_obs=(), encoder="networks:look"
+    ),
     "pendulum-std": dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(2,), std="state"),
     "pendulum-beta": dataclasses.replace(SMALL, env="Pendulum-v1", hide_obs=(2,), distribution="beta"),
     "pendulum-lmu-2": dataclasses.replace(
