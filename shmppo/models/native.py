@@ -24,19 +24,17 @@ from shmppo.spaces.distributions import MASKED
 from shmppo.utils.torch_utils import aligned_zeros
 
 
-def why_not_native(config: TrainConfig, model: ActorCritic) -> str | None:
+def why_not_native(model: ActorCritic) -> str | None:
     """Return why the kernels cannot compute a network, as the end of "because …". None: they can."""
     if not supported_variants():
         return "the kernels were not compiled; run `pip install -e .` with a C compiler"
-    if not all(isinstance(trunk, Trunk) for trunk in model.trunk_list):
-        return "the kernels cannot compute --network; use --kernel auto"
-    convolutions = model.convolutional and not config.has_own_encoder
-    return "the kernels have no convolutions; use --encoder mlp" if convolutions else None
+    known = all(isinstance(trunk, Trunk) for trunk in model.trunk_list)
+    return None if known else "the kernels cannot compute --network; use --kernel auto"
 
 
 def uses_kernels(config: TrainConfig, model: ActorCritic) -> bool:
     """Return whether the kernels compute a network, except for `ActorCritic.torch_encoders`. Otherwise torch does."""
-    return config.kernel == "native" or (config.kernel == "auto" and why_not_native(config, model) is None)
+    return config.kernel == "native" or (config.kernel == "auto" and why_not_native(model) is None)
 
 
 def resolve_kernel(config: TrainConfig, model: ActorCritic) -> Literal["native", "torch"]:
@@ -45,7 +43,7 @@ def resolve_kernel(config: TrainConfig, model: ActorCritic) -> Literal["native",
     Raises:
         ConfigError: if --kernel native cannot compute it.
     """
-    if config.kernel == "native" and (reason := why_not_native(config, model)) is not None:
+    if config.kernel == "native" and (reason := why_not_native(model)) is not None:
         raise ConfigError(f"--kernel native cannot be used, because {reason}")
     return "native" if uses_kernels(config, model) else "torch"
 

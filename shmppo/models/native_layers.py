@@ -185,7 +185,9 @@ class LayerBuilder:
             if is_linear(encoder):
                 self._linear_encoder(encoder, leaves, obs, statistics, out)
             else:
-                self.torch_parts.append(TorchPart(encoder, seen, out, self._derivatives.get(out.ctypes.data)))
+                by_out = self._derivatives.get(out.ctypes.data)
+                by_out = by_out if by_out is None else by_out[:, : encoder.features]
+                self.torch_parts.append(TorchPart(encoder, seen, out, by_out))
         return x
 
     def _linear_encoder(
@@ -299,5 +301,6 @@ class LayerBuilder:
         parts: list[np.ndarray] = np.split(array, borders, axis=1)
         if derivatives is not None:
             by_parts = np.split(derivatives, borders, axis=1)
-            self._derivatives |= {part.ctypes.data: by for part, by in zip(parts, by_parts, strict=True)}
+            by_part = {part.ctypes.data: by for part, by in zip(parts, by_parts, strict=True)}
+            self._derivatives = by_part | self._derivatives  # the first part begins where the whole output does
         return parts

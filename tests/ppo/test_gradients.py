@@ -186,8 +186,6 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
     changes = VARIANTS[variant] | {"kernel": kernel}
     if kernel == "device":
         changes |= {"kernel": "torch", "device": "cpu:0", "grad_shards": None}
-    if kernel == "native":
-        changes["encoder"] = "mlp"  # the kernels have no convolutions
     if clones := changes.get("objective") == "clone":
         del changes["objective"]
     config = dataclasses.replace(CONFIG, **changes)

@@ -29,7 +29,8 @@ IMAGES: dict[str, Any] = {"env": "space_environments:Shaped", "env_kwargs": {"sp
     [
         ({}, "native", 4),
         ({"kernel": "torch"}, "torch", 1),
-        (IMAGES, "torch", 4),
+        (IMAGES, "native", 4),
+        (IMAGES | {"kernel": "torch"}, "torch", 4),
         (IMAGES | {"encoder": "mlp"}, "native", 4),
         ({"env": "agent_environments:Crowd", "core": "gru"}, "native", 8),
     ],
@@ -49,7 +50,7 @@ def test_torch_computes_small_shards_only_with_convolutions(
 
 def test_a_run_of_an_older_version_keeps_its_shards(tmp_path: Path) -> None:
     """Checkpoints of older versions do not say that the network has convolutions."""
-    train_in(tmp_path / "run", BASE, **IMAGES, grad_shards=1)
+    train_in(tmp_path / "run", BASE, **IMAGES, kernel="torch", grad_shards=1)
     path = tmp_path / "run" / "checkpoint.pt"
     state = load_checkpoint(path)
     fields = {**json.loads(state["config"]), "grad_shards": None}
