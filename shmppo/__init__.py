@@ -147,8 +147,8 @@ def load_policy(
         checkpoint: "last" for the newest checkpoint, "best" for the one with the highest value of --best-by, the number
             of an iteration, or the path of a checkpoint file.
         seed: seed of the actions that `act(…, deterministic=False)` samples.
-        trust: names of modules and packages. A network of --network may be imported only from these. No environment is
-            made, so its module is not imported.
+        trust: names of modules and packages. A module of --network or --encoder may be imported only from these. No
+            environment is made, so its module is not imported.
 
     Raises:
         ConfigError: if there is no such checkpoint, or if its network is code that is not trusted.

@@ -134,8 +134,8 @@ class NetworkOptions:
     attention_window: int = option(64, AT_LEAST_1)
     """K, number of earlier steps to which each layer of --core gtrxl attends."""
     encoder_sizes: tuple[int, ...] = (64,)
-    """Units of the linear layers before the core. They read all parts of the observation together, except images that
-    --encoder processes with convolutions."""
+    """Units of the linear layers before the core. They read all parts of the observation together, except those that
+    --encoder processes with convolutions or a module of your own."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation after each layer of --encoder-sizes."""
     encoder: str = option("auto", code=True)
@@ -179,6 +179,12 @@ class NetworkOptions:
     def has_own_encoder(self) -> bool:
         """Whether --encoder names a module of the user."""
         return ":" in self.encoder
+
+    @property
+    def own_module(self) -> str | None:
+        """The flag that names a module of the user, with its value. None: there is none."""
+        name = "network" if self.network is not None else "encoder" if self.has_own_encoder else None
+        return name and flag_with_value(name, getattr(self, name))
 
     def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

@@ -39,7 +39,8 @@ class ProcessOptions:
     """Who computes the actions of training: the workers, or the learner on --device, for convolutions."""
     kernel: Literal["auto", "native", "torch"] = "auto"
     """What computes the network. native: the compiled kernels, on the CPU. torch: torch's own modules. auto: the
-    kernels, but torch for convolutions, --network, and installations without a C compiler. The weights depend on it."""
+    kernels, but torch for --network and installations without a C compiler. The weights depend on it. Torch always
+    computes convolutions and encoders of your own."""
     convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = option(False, derived=True, inherited=False)
     """Whether the network has layers of type Conv2d. The run sets it at its start."""
     portable: bool = False
@@ -89,14 +90,15 @@ class EvaluationOptions:
     eval_videos: bool = neutral_option(False, one_column=True, per_rank=True)
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     best_by: str = neutral_option("return", common=True)
-    """The metric that decides about checkpoint-best.pt: the largest value wins, and of equal values the latest. return
-    (of the last 100 training episodes), or a column of metrics.csv or eval.csv
-    such as eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of
-    training are compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of
-    evaluations after each one."""
+    """The metric that decides about checkpoint-best.pt: the largest value wins, of equal ones that with the largest
+    return, then the latest. return (of the last 100 training episodes), or a column of metrics.csv or eval.csv such as
+    eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of training are compared
+    in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of evaluations after each
+    one."""
     stop_when: tuple[str, ...] = neutral_option((), common=True, unfit_for_search="would end trials before their rungs")
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
-    "eval/info/is_success>=0.9"."""
+    "eval/info/is_success>=0.9", or METRIC:N, if the last N values are not above the highest one before them, for
+    example eval/return:5."""
 
     def check(self) -> None:
         """Raise ConfigError if one of these options is invalid."""

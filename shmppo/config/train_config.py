@@ -118,8 +118,9 @@ class TrainConfig(
 
     @property
     def computed_by(self) -> str:
-        """What computes on the CPU: "torch" also if it computes only gradients of an extension, otherwise --kernel."""
-        return "torch" if self.uses_torch() or self.device == "cpu:0" else self.kernel
+        """What computes on the CPU: "torch" also if it computes only encoders or an extension, otherwise --kernel."""
+        encoders = self.convolutions or self.has_own_encoder
+        return "torch" if self.uses_torch() or encoders or self.device == "cpu:0" else self.kernel
 
     @cached_property
     def recurrent(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -169,18 +169,18 @@ class LearnerMailbox:
         """Set the queue that wakes up a worker. Each new process has its own queue."""
         self._queues[worker] = queue
 
-    def send(self, workers: Sequence[int], command: Command) -> None:
+    def send(self, workers: list[int], command: Command) -> None:
         """Send a command to workers, and wake up those that block.
 
-        A worker that spins has the command before another one is woken up. Otherwise, that one may start on its core,
-        and it would yield the core for milliseconds.
+        All of them have the command before one is woken up. Otherwise, a woken worker may start on the core of one that
+        still spins, and which would then lose the core for milliseconds.
         """
         self._commands[workers, 1 : 2 + len(command)] = _KINDS.index(type(command)), *command
         fence()
         self._commands[workers, 0] += 1
         self._wake_up(workers)
 
-    def _wake_up(self, workers: Sequence[int]) -> None:
+    def _wake_up(self, workers: list[int]) -> None:
         """Let workers see what was written before, if they block."""
         fence()
         for i in self._worker_blocked[workers].nonzero()[0].tolist():
@@ -194,7 +194,7 @@ class LearnerMailbox:
         fence()
         return found if 2 * len(found) >= len(workers) else []
 
-    def answer(self, workers: Sequence[int]) -> None:
+    def answer(self, workers: list[int]) -> None:
         """Tell workers that their actions are in the shared memory."""
         fence()
         self._answered[workers] = self._asked[workers]

@@ -105,7 +105,7 @@ class Trunk(nn.Module):
             x, h = self.core(x, split[0])
             after = h.unsqueeze(0)
         else:
-            x, state_parts = self.core(x, tuple(split))
+            x, state_parts = self.core(x, split.unbind())
             after = torch.stack(state_parts)
         return x, after.permute(2, 0, 1, 3).reshape(sequences, -1)
 

@@ -276,13 +276,13 @@ class CustomEncoder(UserModule):
     def _check(self, config: TrainConfig) -> None:
         """Check the attributes, the parameters, and a forward pass. Raises ConfigError."""
         features: Any = getattr(self.module, "features", None)
-        sized = isinstance(features, Integral)
-        self._require(sized, "must return an nn.Module with the attribute features, an integer")
+        sized = isinstance(features, Integral) and int(features) >= 1
+        self._require(sized, "must return an nn.Module with the attribute features, an integer of at least 1")
         self.features = int(features)
         names = [leaf.field for leaf in self._leaves]
-        parts = getattr(self.module, "parts", names)
-        known = bool(parts) and not isinstance(parts, str) and set(parts) <= set(names)
-        self._require(known, f"has the attribute parts = {parts!r}; name some of {', '.join(names)}")
+        parts: Any = getattr(self.module, "parts", names)
+        known = isinstance(parts, (list, tuple)) and bool(parts) and all(part in names for part in parts)
+        self._require(known, f"has the attribute parts = {parts!r}; list some of {', '.join(names)}")
         self.indices = tuple(i for i, name in enumerate(names) if name in parts)
         self._leaves = [self._leaves[i] for i in self.indices]
         size = (_PROBE_SEQUENCES,)

@@ -90,8 +90,9 @@ class NativeGradients:
         for (_, derivatives), given in zip(self._network.outputs, by_outputs, strict=True):
             derivatives[: len(given)] = given
         self._network.backward(shards, order, bounds)
-        if self._encoded:
-            parts, encoded = zip(*self._encoded, strict=True)
+        trained = [(part, output) for part, output in self._encoded if output.requires_grad]
+        if trained:
+            parts, encoded = zip(*trained, strict=True)
             flat = torch.from_numpy(self._gradients[shards.start])
             views = dict(zip(self._model.parameters(), parameter_views(flat, self._model), strict=True))
             parameters = [parameter for part in parts for parameter in part.encoder.parameters()]

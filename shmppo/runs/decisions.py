@@ -18,7 +18,7 @@ from shmppo.loggers.metrics import DECISIVE, EVALUATION_GLOSSARY, columns
 from shmppo.loggers.trackers import Row
 
 _COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run may be another one
-_CONDITION = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_CONDITION = re.compile(r"\s*([^\s<>=:]+)\s*(>=|<=|:(?=[1-9]\d*$))\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 
 class Decisions:
@@ -30,6 +30,9 @@ class Decisions:
             saved them as the best checkpoint.
         compared: whether the current weights may become the best checkpoint.
         best_value: its highest value so far.
+        mean_return, best_return: the return for the current weights and for the best checkpoint, which decides about
+            equal values. −∞ if it is unknown.
+        progress: for each condition METRIC:N of --stop-when, the highest value so far and the number of values since.
         best_metric: the metric of --best-by.
         needed: the metrics of --best-by and --stop-when.
         schedule: of --env-schedule; None without this option.
@@ -39,6 +42,8 @@ class Decisions:
         """Parse the options. Raises ConfigError if one is invalid."""
         self.metrics: Row = {}
         self.value, self.best_value = math.nan, -math.inf
+        self.mean_return = self.best_return = -math.inf
+        self.progress: dict[str, list[float]] = {}
         self.compared = False
         self.best_metric = config.best_metric
         self._iterations = config.iterations
@@ -49,7 +54,7 @@ class Decisions:
         for text in config.stop_when:
             found = _CONDITION.fullmatch(text)
             if found is None:
-                advice = "write METRIC>=VALUE or METRIC<=VALUE with a number as VALUE"
+                advice = "write METRIC>=VALUE or METRIC<=VALUE with a number as VALUE, or METRIC:N with N values"
                 raise ConfigError(f"--stop-when {text!r} has another form; {advice}")
             metric, comparison, number = found.groups()
             _check(config, "--stop-when", metric)
@@ -63,7 +68,23 @@ class Decisions:
         # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
         on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0
         self.compared = on_grid or self.best_metric.startswith("eval/")
-        self.value = new.get(self.best_metric, math.nan)
+        self.look_at(new)
+        for text, metric, comparison, _ in self._conditions:
+            value = new.get(metric, math.nan)
+            if comparison == ":" and value == value:
+                best, since = self.progress.get(text, (-math.inf, 0))
+                self.progress[text] = [value, 0] if value > best else [best, since + 1]
+
+    def look_at(self, row: Row) -> None:
+        """Take the value of the metric of --best-by and the return from a row, if it has them."""
+        self.value = row.get(self.best_metric, math.nan)
+        name = "eval/return" if self.best_metric.startswith("eval/") else "return_mean_100"
+        known = row.get(name, math.nan)
+        self.mean_return = known if known == known else -math.inf
+
+    def save_best(self) -> None:
+        """Note that the current weights are saved as the best checkpoint."""
+        self.best_value, self.best_return, self.value = self.value, self.mean_return, math.nan
 
     @property
     def need_evaluations(self) -> bool:
@@ -73,13 +94,17 @@ class Decisions:
     @property
     def better(self) -> bool:
         """Whether the current weights are at least as good as those of the best checkpoint, and not saved as such."""
-        return self.compared and self.value >= self.best_value
+        return self.compared and (self.value, self.mean_return) >= (self.best_value, self.best_return)
 
     def reason_to_stop(self, row: Row) -> str | None:
         """Return the first condition of --stop-when that holds, or None. row: as for `take`."""
         for text, metric, comparison, limit in self._conditions:
             value = row.get(metric, math.nan)
-            if value >= limit if comparison == ">=" else value <= limit:
+            if comparison == ":":
+                holds = self.progress.get(text, (0, 0))[1] >= limit
+            else:
+                holds = value >= limit if comparison == ">=" else value <= limit
+            if holds:
                 return text
         return None
 

@@ -79,7 +79,8 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     results = fields_with(TrainConfig, read_by_schedule=True, changes_curve=True)  # they change those of evaluations
     evaluated = results if config.best_metric.startswith("eval/") else ()
     if any(getattr(config, name) != getattr(before, name) for name in ("best_by", *evaluated)):
-        checkpoint["best_value"] = -math.inf  # values of another metric, or of other evaluations
+        # Values of another metric, or of other evaluations.
+        checkpoint |= {"best_value": -math.inf, "best_return": -math.inf, "progress": {}}
     _mark_if_inexact(checkpoint, before, config)
     target = own
     fork = request.new_run_dir is not None or any(process_group.gather_objects(is_older))

@@ -170,7 +170,7 @@ class Session:
 
     def _mark_inexact_options(self) -> None:
         """Record which options make this run inexact, and whether the processor does."""
-        set_numeric_modes()  # the code of --network may have changed them
+        set_numeric_modes()  # the code of a module of the user may have changed them
         config = self.config
         if config.device.startswith("cuda") and os.environ.get(WORKSPACES) not in DETERMINISTIC_WORKSPACES:
             needed = f"{WORKSPACES}={DETERMINISTIC_WORKSPACES[0]}"
@@ -286,7 +286,8 @@ class Session:
             self.state.mark_inexact(shared_generators(self.config, new))
         elif drawn and owned:  # although each environment has its own ones
             names = ", ".join(sorted(drawn))
-            self.state.mark_inexact(f"code other than that of the environments, such as --network, draws from {names}")
+            others = "code other than that of the environments, such as --network or --encoder,"
+            self.state.mark_inexact(f"{others} draws from {names}")
         if failure is not None:
             raise failure
         return False
@@ -340,7 +341,7 @@ class Session:
         decisions = self.state.decisions
         best = decisions.better
         if best:
-            decisions.best_value, decisions.value = decisions.value, math.nan
+            decisions.save_best()
         content = self.state.to_checkpoint()
         with saving(self.run_dir):
             for part in (METRICS, EVALUATIONS, *TABLES, *DIRECTORIES):
@@ -364,7 +365,8 @@ class Session:
         # A pause must not add a candidate for the best checkpoint.
         if state.iteration == config.iterations or stop_reason not in ("finished", "signal"):
             state.decisions.compared = True
-            state.decisions.value = evaluation.get(state.decisions.best_metric, state.decisions.value)
+            if state.decisions.best_metric in evaluation:
+                state.decisions.look_at(evaluation)
         self.outputs.poll_check()
         self.outputs.sample_memory(self.pool.workers.pids)
         if self.checkpoints.saved_at != state.iteration or state.decisions.better:

@@ -82,7 +82,7 @@ class TrainState:
         replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.columns_per_env)
-        others = [own.kernel for feature in features for own, _ in feature.networks()]
+        others = [own.computed_by for feature in features for own, _ in feature.networks()]
         self._computed_by = "torch" if "torch" in (config.computed_by, *others) else "native"
         if task.inexact_reason is not None:
             self.mark_inexact(task.inexact_reason)
@@ -224,6 +224,8 @@ class TrainState:
             "seconds": torch.from_numpy(self.phase_seconds.copy()),
             "metrics": self.decisions.metrics,
             "best_value": self.decisions.best_value,
+            "best_return": self.decisions.best_return,
+            "progress": self.decisions.progress,
             "reset_options": json.dumps(self.actions.options),
             "failed_episodes": self.episodes.failed,
             **{name: value for feature in self.features for name, value in feature.state().items()},
@@ -257,7 +259,9 @@ class TrainState:
         self.episodes.load(checkpoint["episodes"])
         self.phase_seconds = checkpoint["seconds"].numpy().copy()
         self.decisions.metrics, self.decisions.best_value = checkpoint["metrics"], checkpoint["best_value"]
-        self.decisions.value = self.decisions.metrics.get(self.decisions.best_metric, math.nan)
+        self.decisions.best_return = checkpoint.get("best_return", -math.inf)  # older checkpoints have neither
+        self.decisions.progress = checkpoint.get("progress", {})
+        self.decisions.look_at(self.decisions.metrics)
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}
         self.episodes.failed = checkpoint["failed_episodes"]

@@ -133,13 +133,14 @@ def export(
     if trained.model.state_size:
         inputs["state"] = torch.zeros(2, trained.model.state_size, dtype=torch.float32)
     about = _manifest(trained, policy, inputs)
+    own = trained.config.own_module
     write = _write_onnx if format == "onnx" else _write_torchscript
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
         unwritable = config_error_if_unwritable(f"--out {path}", "name another file")
         with warnings.catch_warnings(), torch.no_grad(), unwritable:
             warnings.simplefilter("ignore")  # about deprecations and optional libraries
-            if trained.config.network is not None:  # its branches that depend on data
+            if own is not None:  # its branches that depend on data
                 warnings.simplefilter("default", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             if format == "c":
                 export_c(trained, path, binary=weights == "binary")
@@ -147,10 +148,10 @@ def export(
                 write(policy, inputs, path, json.dumps(about))
             write_json(path.with_suffix(".json"), about)
     except Exception as error:  # torch raises many types
-        if trained.config.network is None or isinstance(error, ConfigError):
+        if own is None or isinstance(error, ConfigError):
             raise
-        what = f"--network {trained.config.network} cannot be exported as {format}"
-        raise ConfigError(f"{what}: {describe_error(error)}; change the network, or use another --format") from error
+        what = f"{own} cannot be exported as {format}"
+        raise ConfigError(f"{what}: {describe_error(error)}; change the module, or use another --format") from error
     return path
 
 

@@ -153,12 +153,51 @@ def test_the_first_condition_that_holds_ends_a_run() -> None:
     assert decisions.reason_to_stop({}) is None
 
 
+def test_a_run_ends_without_progress() -> None:
+    decisions, nan = Decisions(dataclasses.replace(BASE, stop_when=("return_mean_100:2",))), float("nan")
+    reasons = []
+    for value in (1.0, 3.0, nan, 2.0, 4.0, 4.0, nan, 3.5):
+        row = {"iteration": 1, "return_mean_100": value}
+        decisions.take(row)
+        reasons.append(decisions.reason_to_stop(row))
+    assert reasons == [*[None] * 7, "return_mean_100:2"]
+
+
+def test_the_count_without_progress_survives_a_stop(tmp_path: Path) -> None:
+    """The rewards of Counter are the same in every episode, so no evaluation is better than the first one."""
+    config = dataclasses.replace(
+        BASE, env="environments:Counter", eval_every=1, eval_episodes=2, stop_when=("eval/return:3",), workers=1
+    )
+    whole = train_in(tmp_path / "whole", config)
+    assert (whole["iterations"], whole["stop_reason"]) == (4, "eval/return:3")
+    train_in(tmp_path / "stopped", config, stop_at_iteration=3)
+    summary = resume(tmp_path / "stopped", stop_at_iteration=8)
+    assert [summary[key] for key in ("iterations", "stop_reason", "exact")] == [4, "eval/return:3", True]
+    with pytest.raises(ConfigError, match=r"has ended, because eval/return:3 holds; to train longer"):
+        resume(tmp_path / "stopped")
+
+
+def test_the_return_decides_about_equal_values() -> None:
+    decisions = Decisions(dataclasses.replace(BASE, eval_every=1, best_by="eval/length"))
+    better = []
+    for length, mean_return in ((5.0, 1.0), (5.0, 0.5), (5.0, 1.0), (4.0, 9.0), (6.0, 0.0)):
+        decisions.take({"iteration": 1, "eval/length": length, "eval/return": mean_return})
+        better.append(decisions.better)
+        if decisions.better:
+            decisions.save_best()
+    assert better == [True, False, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
             {"stop_when": ("return>5",)},
             r"--stop-when 'return>5' has another form; write METRIC>=VALUE or METRIC<=VALUE",
+        ),
+        (
+            {"stop_when": ("eval/return:0",)},
+            "--stop-when 'eval/return:0' has another form; .*, or METRIC:N with N values",
         ),
         ({"stop_when": ("env_steps>=x",)}, "--stop-when 'env_steps>=x' has another form; .* with a number"),
         ({"stop_when": ("eval/returns>=1",)}, r"eval/returns is not a metric .* \(did you mean eval/return\?\)"),
