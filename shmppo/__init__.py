@@ -62,7 +62,12 @@ def portable() -> None:
 
 
 def train(
-    config: TrainConfig, *, callback: Callback | None = None, loggers: Sequence[Logger] = (), trust: Trusted = ()
+    config: TrainConfig,
+    *,
+    callback: Callback | None = None,
+    loggers: Sequence[Logger] = (),
+    trust: Trusted = (),
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Train a policy until the configured number of steps.
 
@@ -72,6 +77,7 @@ def train(
             `shmppo.runs.handle.RunHandle`. If it returns True, the run stops after that iteration.
         loggers: receive the same metrics (see `shmppo.loggers.trackers.Logger`).
         trust: modules of which code may be imported although only a run that `config` names contains its name.
+        overwrite: whether to remove a run that the directory contains. Files that are not the run's stay.
 
     With several ranks, only rank 0 calls callback and loggers.
 
@@ -90,7 +96,8 @@ def train(
 
     if isinstance(config, TrainConfig):
         trust_own(config)
-    return _uninterrupted(launch.train(config, callback=callback, loggers=loggers, trust=trust))
+    made = launch.train(config, callback=callback, loggers=loggers, trust=trust, overwrite=overwrite)
+    return _uninterrupted(made)
 
 
 def resume(

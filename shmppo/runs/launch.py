@@ -58,6 +58,7 @@ def train(
     callback: Callback | None = None,
     loggers: Sequence[Logger] = (),
     trust: Trusted = (),
+    overwrite: bool = False,
     make_learner: LearnerType = Learner,
 ) -> RunSummary:
     """Train a new run, as `shmppo.train` describes.
@@ -85,7 +86,8 @@ def train(
         with buffer_records() as records:
             extensions = start_extensions(config, process_group, trusted)
             parent = Path.cwd() if config.run_dir is None else Path()
-            start = Start(load_initial_weights(config, process_group), extensions=extensions, parent=parent)
+            weights = load_initial_weights(config, process_group)
+            start = Start(weights, extensions=extensions, overwrite=overwrite, parent=parent)
         return _run(process_group, config, start, receivers, make_learner, records)
 
 

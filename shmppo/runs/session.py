@@ -42,8 +42,7 @@ from shmppo.runs.train_state import TrainState
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
-from shmppo.storage.history import DIRECTORIES, TABLES
-from shmppo.storage.run_directory import EVALUATIONS, LOG, METRICS, saving
+from shmppo.storage.run_directory import DIRECTORIES, EVALUATIONS, LOG, METRICS, TABLES, saving
 from shmppo.utils import machine
 from shmppo.utils.files import replaced_file, sync
 from shmppo.utils.global_generators import NAMES

@@ -146,6 +146,8 @@ class Start:
     """Directory of the resumed run, if the run continues in a new directory. None: it continues in its directory."""
     extensions: Sequence[StartExtension] = ()
     """What extensions have loaded."""
+    overwrite: bool = False
+    """Whether a new run replaces one that its directory contains."""
     parent: Path = Path()
     """Working directory when a run without --run-dir was started. Later, code of an environment may call chdir."""
 
@@ -189,7 +191,7 @@ class Start:
         """
         if self.checkpoint is None:
             record = {"initial_weights": self.weights.record()} if self.weights is not None else {}
-            return create_run_directory(config, stack, self.parent, record)
+            return create_run_directory(config, stack, self.parent, record, overwrite=self.overwrite)
         if self.forked_from is None:
             run_dir = Path(str(config.run_dir))
             with config_error_if_unwritable(run_dir):

@@ -18,7 +18,7 @@ from shmppo.utils.files import user_path
 from shmppo.utils.user_code import is_importing_main
 
 
-def check_early(config: TrainConfig) -> None:
+def check_early(config: TrainConfig, *, overwrite: bool = False) -> None:
     """Check the values in which mistakes are most common, before seconds are spent on the import of torch.
 
     With torchrun, all ranks check them later and together, because a run that torchrun restarts has a run directory.
@@ -28,7 +28,7 @@ def check_early(config: TrainConfig) -> None:
     """
     if is_importing_main() or "RANK" in os.environ:
         return
-    if config.run_dir is not None:
+    if config.run_dir is not None and not overwrite:
         refuse_existing_run(user_path(config.run_dir, "--run-dir"))
     if config.env_backend in ("auto", "gymnasium"):  # other backends may make what is no environment of Gymnasium
         check_env_name(config.env_id)

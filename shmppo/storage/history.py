@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import require
-from shmppo.config.extensions import added
 from shmppo.errors import ConfigError
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import EVALUATIONS, METRICS
+from shmppo.storage.run_directory import DIRECTORIES, EVALUATIONS, METRICS, TABLES
 from shmppo.utils.files import read_file, write_file
-
-TABLES = tuple(name for module in added("files") for name in module.TABLES)
-"""Tables of extensions, whose rows begin with an iteration."""
-DIRECTORIES = tuple(name for module in added("files") for name in module.DIRECTORIES)
-"""Directories of extensions, whose files are named by iterations."""
 
 
 def check_metrics(run_dir: Path, iteration: int) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import require
+from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, SaveError
@@ -35,18 +37,28 @@ CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "r
 LOCK = "run.lock"
 EVALUATIONS, VIDEOS = "eval.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
+TABLES = tuple(name for module in added("files") for name in module.TABLES)
+"""Tables of extensions, whose rows begin with an iteration."""
+DIRECTORIES = tuple(name for module in added("files") for name in module.DIRECTORIES)
+"""Directories of extensions, whose files are named by iterations."""
 
 log = logging.getLogger(__name__)
 
 
 def create_run_directory(
-    config: TrainConfig, stack: ExitStack, parent: Path, origin: Mapping[str, Any] | None = None
+    config: TrainConfig,
+    stack: ExitStack,
+    parent: Path,
+    origin: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Path:
     """Create and lock the directory of a run, and write config.json. Return the absolute path of the directory.
 
     Args:
         stack: keeps the directory locked.
         origin: what config.json records in addition about the run that this one starts from.
+        overwrite: whether to remove a run that the directory contains.
 
     Raises:
         ConfigError: if the directory cannot be written, is in use, or contains a run already.
@@ -58,6 +70,8 @@ def create_run_directory(
         else:
             path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(path))
+        if overwrite:
+            _remove_run(path)
         refuse_existing_run(path)
         write_json(path / CONFIG, describe(config) | dict(origin or {}))
     return path
@@ -67,8 +81,18 @@ def refuse_existing_run(path: Path) -> None:
     """Raise ConfigError if a directory contains a run that can be resumed."""
     require(
         not holds_run(path),
-        f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or delete it",
+        f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or replace it "
+        "with --overwrite",
     )
+
+
+def _remove_run(path: Path) -> None:
+    """Remove what a run has written to its directory. Other files stay."""
+    files = (CONFIG, METRICS, SUMMARY, LOG, EVALUATIONS, FAILED_EPISODE, *TABLES)
+    for file in (*(path / name for name in files), *path.glob("checkpoint*.pt")):
+        file.unlink(missing_ok=True)
+    for name in (VIDEOS, "tensorboard", "wandb", *DIRECTORIES):
+        shutil.rmtree(path / name, ignore_errors=True)
 
 
 def _make_unused(path: Path) -> Path:

@@ -46,9 +46,9 @@ def _train(arguments: list[str], default: TrainConfig | None) -> None:
             pin_torch()
         with early_fork_server(config):
             with startup_line(f"shmppo  {config.env_id}  importing torch ...", quiet=config.quiet):
-                check_early(config)
+                check_early(config, overwrite=start.overwrite)
                 from shmppo.runs.launch import train
-            return _print_summary(train(config, trust=start.trust))
+            return _print_summary(train(config, trust=start.trust, overwrite=start.overwrite))
     run_dir, changes = parse_resume(arguments)
     compute_like(run_dir)
     from shmppo.runs.startup import startup_line

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from public_helpers import SIX_ITERATIONS, csv_rows, summary_of, train_in
 
+from shmppo import train
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.storage.run_directory import MetricsFile, create_run_directory
@@ -17,6 +20,24 @@ def test_a_link_to_nothing_in_place_of_the_default_directory_is_refused(tmp_path
     message = rf"^{tmp_path}/runs/.* cannot be written: File exists; make space there, or name another directory$"
     with ExitStack() as stack, pytest.raises(ConfigError, match=message):
         create_run_directory(TrainConfig(), stack, tmp_path)
+
+
+def test_a_run_can_be_replaced(tmp_path: Path) -> None:
+    path, config = tmp_path / "run", dataclasses.replace(SIX_ITERATIONS, run_dir=str(tmp_path / "run"))
+    train_in(path, config, eval_every=1, eval_episodes=1, kl_profile_every=1)
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="Nothing-v0"):
+        train(dataclasses.replace(config, env="Nothing-v0"), overwrite=True)
+    assert summary_of(path)["iterations"] == 6, "what cannot start replaces nothing"
+    train(dataclasses.replace(config, seed=2, stop_at_iteration=2), overwrite=True)
+    assert len(csv_rows(path / "metrics.csv")) == 2
+    written = {"config.json", "metrics.csv", "summary.json", "run.log", "run.lock", "notes.txt"}
+    assert {file.name for file in path.iterdir() if not file.name.startswith("checkpoint")} == written
+    assert "resumed" not in (path / "run.log").read_text()
+    assert (
+        summary_of(path)["weights_sha256"]
+        == train_in(tmp_path / "new", config, seed=2, stop_at_iteration=2)["weights_sha256"]
+    )
 
 
 def test_rows_are_added_to_a_table_with_a_damaged_byte(tmp_path: Path) -> None:

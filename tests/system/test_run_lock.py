@@ -74,7 +74,9 @@ def test_a_directory_is_unlocked_after_an_error(tmp_path: Path) -> None:
         train(dataclasses.replace(config, init_from=str(tmp_path / "none")))
     train(dataclasses.replace(config, stop_at_iteration=1))
     resume(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"holds a run already; name another directory, .* --resume, or delete it$"):
+    with pytest.raises(
+        ConfigError, match=r"holds a run already; name another directory, .*, or replace it with --overwrite$"
+    ):
         train(config)
     (tmp_path / "run" / "run.lock").unlink()
     (tmp_path / "run" / "run.lock").mkdir()
