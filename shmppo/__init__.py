@@ -40,6 +40,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "load_policy",
+    "plot_runs",
     "portable",
     "preset",
     "read_metrics",
@@ -163,6 +164,33 @@ def load_policy(
     from shmppo.policies.policy import Policy, load_trained
 
     return Policy(load_trained(run_dir, checkpoint, trust), seed)
+
+
+def plot_runs(
+    *run_dirs: str | Path,
+    out: str | Path = "curves.svg",
+    metrics: Sequence[str] = (),
+    x: Literal["steps", "seconds"] = "steps",
+) -> Path:
+    """Draw learning curves of runs. Runs that differ only in their seed become one curve.
+
+    Args:
+        run_dirs: directories of the runs.
+        out: file to write. Its suffix selects the format: svg, png, pdf, or html.
+        metrics: columns of metrics.csv or eval.csv, one panel each. Empty: an overview.
+        x: the x axis of the metrics, environment steps or seconds of training.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ConfigError: if matplotlib is missing, a run cannot be read or has no values of a metric, or the file cannot be
+            written.
+    """
+    from shmppo.plotting.plot_curves import plot_curves
+
+    plot_curves([Path(run_dir) for run_dir in run_dirs], Path(out), metrics=metrics, x=x)
+    return Path(out)
 
 
 def read_metrics(run_dir: str | Path, table: Literal["metrics", "eval"] = "metrics") -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ FIGURES = ROOT / "figures"
 
 PUBLIC = {
     "ConfigError", "EnvError", "RankError", "SaveError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
-    "load_policy", "portable", "preset", "read_metrics", "resume", "train",
+    "load_policy", "plot_runs", "portable", "preset", "read_metrics", "resume", "train",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from public_helpers import SIX_ITERATIONS, python, summary_of, train_in
 
-from shmppo import ConfigError, load_policy, read_metrics, resume, train
+from shmppo import ConfigError, load_policy, plot_runs, read_metrics, resume, train
 from shmppo.envs.vector_env import FIRST_INDEX
 from shmppo.policies.evaluation import evaluate
 from shmppo.utils.rng import episode_seed
@@ -147,6 +147,9 @@ def test_the_metrics_of_a_run_are_read_as_arrays(tmp_path: Path) -> None:
     assert read_metrics(str(tmp_path / "run"), "eval")["iteration"].tolist() == metrics["iteration"][1::2].tolist()
     with pytest.raises(ConfigError, match=r"nowhere.metrics.csv"):
         read_metrics(tmp_path / "nowhere")
+    page = plot_runs(tmp_path / "run", out=tmp_path / "curves.html", metrics=["approx_kl", "eval/return"])
+    assert page == tmp_path / "curves.html"
+    assert "approx_kl" in page.read_text()
 
 
 def test_a_loaded_policy_gets_the_return_of_the_evaluation(tmp_path: Path) -> None:
