@@ -45,6 +45,8 @@ class SearchOptions:
     --eval-every, also eval/return or eval/info/KEY of the evaluation at the end."""
     seeds: int = option(1, AT_LEAST_1)
     """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
+    confirm: int = option(0, NOT_NEGATIVE)
+    """At the end, train the best options and the unchanged ones with this many new seeds each, and compare them."""
     rungs: int = option(3, AT_LEAST_1)
     """Number of rungs. At each rung, the trials of a bracket pause, and the best continue. A bracket has
     eta^(rungs - 1) trials. 1: all trials train to the end."""

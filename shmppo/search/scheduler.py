@@ -63,10 +63,11 @@ def search(options: SearchOptions, base: TrainConfig, trust: Trusted = ()) -> No
             view = Live(console=Console(), get_renderable=scheduler.picture, refresh_per_second=2)
             with view, scheduler.stop.by_signals():
                 scheduler.run()
+                confirmed = scheduler.confirm() if options.confirm else {}
             write_table(study.trials(), directory / "trials.csv")
             if scheduler.stop.signal is not None:
                 raise KeyboardInterrupt
-            report(options, base, study, directory)
+            report(options, base, study, directory, confirmed)
     except OSError as error:
         raise ShmppoError(f"the search cannot continue: {error}; repair this, and repeat the command") from error
 
@@ -90,7 +91,7 @@ class Scheduler:
     ) -> None:
         self.stop = StopRequest()
         self._options, self._base, self._study = options, base, study
-        self._trials_directory = directory / "trials"
+        self._trials_directory, self._confirmed = directory / "trials", directory / "confirmed"
         self._pool = RunPool[TrialRun](options.jobs, trust)
         self._deadline = time.monotonic() + 60 * (options.minutes or float("inf"))
 
@@ -111,6 +112,38 @@ class Scheduler:
                         self._study.optuna.tell(trial, state=TrialState.PRUNED)
                 configs = {trial: configs[trial] for trial in kept}
             self._study.save()
+
+    def confirm(self) -> dict[str, list[float]]:
+        """Train the best options and the unchanged ones with new seeds. Return the objectives of both, by name.
+
+        They are empty if the search is not complete. A run that fails has the objective NaN.
+        """
+        trials = self._study.trials()
+        complete = len(trials) >= self._options.trials and all(trial.state.is_finished() for trial in trials)
+        if not complete or not any(trial.state == TrialState.COMPLETE for trial in trials):
+            return {}
+        best = dataclasses.replace(self._base, **self._study.optuna.best_trial.user_attrs["options"])
+        first, objective = self._base.seed + self._options.seeds, self._options.objective
+        runs = {
+            name: [
+                TrialRun(name, own, own.iterations, self._confirmed / name / f"seed-{own.seed}", objective=objective)
+                for k in range(self._options.confirm)
+                for own in [dataclasses.replace(config, seed=first + k, check_determinism=0)]
+            ]
+            for name, config in {"best": best, "unchanged": self._base}.items()
+        }
+        waiting = deque(run for members in runs.values() for run in members if run.result() is None)
+        try:
+            while self._pool.running or (waiting and not self._stopping()):
+                if not self._stopping():
+                    self._pool.start(waiting)
+                self._pool.wait(stopping=self._stopping())
+        finally:
+            self._pool.kill()
+        results = {name: [run.result() for run in members] for name, members in runs.items()}
+        if any(result is None for found in results.values() for result in found):
+            return {}
+        return {name: [result.value for result in found if result] for name, found in results.items()}
 
     def picture(self) -> Group:
         """Return what a terminal shows of the search."""

@@ -28,7 +28,7 @@ from shmppo.utils.files import replaced_file
 FILE = "study.log"
 NAME = "search"
 SAMPLERS = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-_MAY_CHANGE = ("trials", "minutes", "jobs", "space", "search_dir", "run_dir", "workers")
+_MAY_CHANGE = ("trials", "confirm", "minutes", "jobs", "space", "search_dir", "run_dir", "workers")
 """Options that the command which continues a search may change. The content of the space is compared instead."""
 
 

@@ -27,15 +27,17 @@ class TrialRun(RunProcess):
     """A run of a trial with one seed. It is started once per rung.
 
     Attributes:
-        trial: number of the trial.
+        trial: number of the trial, or its name.
         iterations: number of iterations at the rung.
     """
 
-    def __init__(self, trial: int, config: TrainConfig, iterations: int, run_dir: Path, *, objective: str) -> None:
+    def __init__(
+        self, trial: int | str, config: TrainConfig, iterations: int, run_dir: Path, *, objective: str
+    ) -> None:
         """Describe the run.
 
         Args:
-            trial: number of the trial.
+            trial: number of the trial, or its name.
             config: of the run, with its seed.
             iterations: number of iterations after which it pauses.
             run_dir: its directory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from public_helpers import csv_rows
@@ -75,6 +77,26 @@ def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["weights_sha256"].startswith(best["weights_hashes"])
     assert summary["exact"] is not False  # None: the run may end before the check of the environment
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("no_process_left")
+def test_the_best_trial_is_compared_with_the_unchanged_options_on_new_seeds(undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed, tmp_path / "search")
+    done = search(tmp_path / "search", "--confirm", "2")  # a finished search
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("with new seeds")]
+    for name, line in zip(("best", "unchanged"), lines, strict=True):
+        values = []
+        for seed in (2, 3):
+            run_dir = tmp_path / "search" / "confirmed" / name / f"seed-{seed}"
+            config = json.loads((run_dir / "config.json").read_text())["config"]
+            assert config["seed"] == seed
+            assert (config["learning_rate"] == 1e-3) == (name == "unchanged")
+            values.append(float(csv_rows(run_dir / "metrics.csv")[-1]["return_mean_100"]))
+        assert line == f"with new seeds {name}: {np.mean(values):.2f} ({values[0]:.2f}, {values[1]:.2f})"
+    again = search(tmp_path / "search", "--confirm", "2")
+    assert [line for line in again.stdout.splitlines() if line.startswith("with new seeds")] == lines
 
 
 @pytest.mark.slow(reason="about 2 min")
