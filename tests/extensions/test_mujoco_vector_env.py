@@ -210,6 +210,7 @@ def test_attributes_that_a_factory_has_changed_count() -> None:
     assert compare("test_mujoco_vector_env:changed_hopper", {}, 60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 def test_warnings_of_mujoco_go_to_the_log(workers: int, tmp_path: Path) -> None:
     """Its compiler warns about the model of HalfCheetah. By default, MuJoCo prints it and writes a file."""

@@ -67,6 +67,7 @@ def test_a_callback_evaluates_against_the_opponent_of_evaluations(tmp_path: Path
     assert fmean(result.returns) == pytest.approx(found[-1][0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("opponent", "exact"),

@@ -63,6 +63,7 @@ def test_the_run_continues_if_its_output_is_gone(tmp_path: Path, caplog: pytest.
     assert caplog.text.count("the output cannot be written (nobody reads)") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_line_shows_only_the_evaluation_of_its_own_iteration(every: int, tmp_path: Path) -> None:
     more = ("--workers", "0", "--stop-at-iteration", "3", "--eval-every", str(every), "--eval-episodes", "2")

@@ -1,8 +1,8 @@
 """The determinism guarantee: no number of workers, killed worker, or stop changes a bit of a run.
 
 Each case of `tests/cases.py` is trained once without a disturbance. A disturbed run must have the same metrics, hashes
-of the weights after each iteration, and evaluations. In the fast tests, each case has one disturbed run, and one
-case has all disturbances; the other pairs take 5 to 10 minutes.
+of the weights after each iteration, and evaluations. In the fast and the long tests, each case has one disturbed run,
+and one case has all disturbances; the other pairs take 5 to 10 minutes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ OTHER_PAIRS = pytest.mark.slow(reason="5 to 10 min in all")
 
 
 def pairs() -> list[object]:
-    """All cases with all disturbances; those that the fast tests leave out are marked as slow."""
+    """All cases with all disturbances; those that the fast tests leave out are marked as long or slow."""
     found = []
     for case in CASES:
         possible = WITHOUT_REPLAY if case == SEEDED_ONCE else tuple(DISTURBANCES)
         fast = possible if case == DEFAULT else possible[-1:] if case in RESTORED else (CHEAPEST,)
         for how in possible:
-            found.append(pytest.param(case, how, id=f"{case}-{how}", marks=() if how in fast else OTHER_PAIRS))
+            marks = () if case in (DEFAULT, *RESTORED) else pytest.mark.long
+            found.append(pytest.param(case, how, id=f"{case}-{how}", marks=marks if how in fast else OTHER_PAIRS))
     return found
 
 

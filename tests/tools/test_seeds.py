@@ -42,6 +42,7 @@ def weights(directory: Path, seeds: Sequence[int]) -> list[str]:
     return [summary_of(directory / f"run-s{seed}")["weights_sha256"] for seed in seeds]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jobs", slow_after(1, [2, 1], "15 s"))
 def test_each_seed_is_an_ordinary_run_and_a_table_shows_them(
     jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
