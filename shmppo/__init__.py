@@ -187,8 +187,12 @@ def plot_runs(
         ConfigError: if matplotlib is missing, a run cannot be read or has no values of a metric, or the file cannot be
             written.
     """
+    from shmppo.config.checks import require
     from shmppo.plotting.plot_curves import plot_curves
 
+    require(bool(run_dirs), "plot_runs got no run directory; name one or more")
+    require(x in ("steps", "seconds"), f"x is {x!r}; use steps or seconds")
+    metrics = (metrics,) if isinstance(metrics, str) else metrics
     plot_curves([Path(run_dir) for run_dir in run_dirs], Path(out), metrics=metrics, x=x)
     return Path(out)
 

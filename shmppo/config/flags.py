@@ -50,7 +50,7 @@ class SourceOptions:
     """A module or package that may be imported although only a run directory names it, for example that of its
     environment. Give the flag once per module."""
     overwrite: bool = option(False, set_by_search=True)
-    """Replace a run in --run-dir: remove its files, but no others."""
+    """Replace a run in --run-dir: remove its checkpoints, tables, and videos, but no other files."""
     seeds: tuple[int, ...] = option((), common=True, set_by_search=True)
     """Train one run with each of these seeds, in RUN_DIR-s1, RUN_DIR-s2, …. Needs --run-dir. The same command continues
     them."""
@@ -119,6 +119,8 @@ def parse_start(
     require("seeds" not in named or bool(parsed.start.seeds), "--seeds has no values; name the seeds")
     require(not {"seed", "seeds"} <= named, "--seed cannot be combined with --seeds; leave one of them out")
     require(not (parsed.start.seeds and parsed.start.overwrite), "--seeds continues its runs; leave out --overwrite")
+    lacks = parsed.start.overwrite and "run_dir" not in named
+    require(not lacks, "--overwrite needs --run-dir, because a run without it has a new directory")
     require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs needs --seeds; add it, or leave out --jobs")
     fields = {name: value for subject in subjects() for name, value in vars(getattr(parsed, subject)).items()}
     given = {name: fields[name] for name in named if name in fields}

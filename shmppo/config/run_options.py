@@ -97,7 +97,7 @@ class EvaluationOptions:
     one."""
     stop_when: tuple[str, ...] = neutral_option((), common=True, unfit_for_search="would end trials before their rungs")
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
-    "eval/info/is_success>=0.9", or METRIC:N, if the last N values are not above the highest one before them, for
+    "eval/info/is_success>=0.9", or METRIC:N, which holds if N values in a row are not above the highest one before, for
     example eval/return:5."""
 
     def check(self) -> None:

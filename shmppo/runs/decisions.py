@@ -18,7 +18,8 @@ from shmppo.loggers.metrics import DECISIVE, EVALUATION_GLOSSARY, columns
 from shmppo.loggers.trackers import Row
 
 _COMPARISONS = 20  # of a metric of training in a run, for --best-by; the end of the run may be another one
-_CONDITION = re.compile(r"\s*([^\s<>=:]+)\s*(>=|<=|:(?=[1-9]\d*$))\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_CONDITION = re.compile(rf"\s*([^\s<>=:]+)\s*(?:(>=|<=)\s*({_NUMBER})|(:)\s*([1-9]\d*))\s*")
 
 
 class Decisions:
@@ -32,7 +33,8 @@ class Decisions:
         best_value: its highest value so far.
         mean_return, best_return: the return for the current weights and for the best checkpoint, which decides about
             equal values. −∞ if it is unknown.
-        progress: for each condition METRIC:N of --stop-when, the highest value so far and the number of values since.
+        progress: for the metric of each condition METRIC:N of --stop-when, the highest value so far and the number of
+            values since.
         best_metric: the metric of --best-by.
         needed: the metrics of --best-by and --stop-when.
         schedule: of --env-schedule; None without this option.
@@ -56,7 +58,7 @@ class Decisions:
             if found is None:
                 advice = "write METRIC>=VALUE or METRIC<=VALUE with a number as VALUE, or METRIC:N with N values"
                 raise ConfigError(f"--stop-when {text!r} has another form; {advice}")
-            metric, comparison, number = found.groups()
+            metric, comparison, number = (group for group in found.groups() if group is not None)
             _check(config, "--stop-when", metric)
             self._conditions.append((text, metric, comparison, float(number)))
         self.needed = {self.best_metric, *(metric for _, metric, _, _ in self._conditions)}
@@ -69,11 +71,11 @@ class Decisions:
         on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0
         self.compared = on_grid or self.best_metric.startswith("eval/")
         self.look_at(new)
-        for text, metric, comparison, _ in self._conditions:
+        for metric in {metric for _, metric, comparison, _ in self._conditions if comparison == ":"}:
             value = new.get(metric, math.nan)
-            if comparison == ":" and value == value:
-                best, since = self.progress.get(text, (-math.inf, 0))
-                self.progress[text] = [value, 0] if value > best else [best, since + 1]
+            if value == value:
+                best, since = self.progress.get(metric, (-math.inf, 0))
+                self.progress[metric] = [value, 0] if value > best else [best, since + 1]
 
     def look_at(self, row: Row) -> None:
         """Take the value of the metric of --best-by and the return from a row, if it has them."""
@@ -101,7 +103,7 @@ class Decisions:
         for text, metric, comparison, limit in self._conditions:
             value = row.get(metric, math.nan)
             if comparison == ":":
-                holds = self.progress.get(text, (0, 0))[1] >= limit
+                holds = self.progress.get(metric, (0, 0))[1] >= limit
             else:
                 holds = value >= limit if comparison == ">=" else value <= limit
             if holds:

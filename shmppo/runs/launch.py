@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import require, shown
+from shmppo.config.option import fields_with
 from shmppo.config.resumable import refuse_other_run
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted, modules_of, resume_command
@@ -68,6 +69,10 @@ def train(
     require(isinstance(config, TrainConfig), f"train got {shown(config)}; pass a TrainConfig: TrainConfig(env=…)")
     refuse_imported_script()
     config = config.with_absolute_paths()
+    if overwrite:
+        require("RANK" not in os.environ, "overwrite cannot be combined with torchrun; delete the run before")
+        read = [getattr(config, name) for name in ("init_from", *fields_with(TrainConfig, copied=True))]
+        require(config.run_dir not in read, f"{config.run_dir} cannot be replaced, because the new run reads it")
     trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
     receivers = (callback, loggers)
     with only_run(), connect(RANK_TIMEOUT) as process_group:

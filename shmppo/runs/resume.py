@@ -76,11 +76,13 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         )
         if finished or iteration != config.last_iteration:  # an unfinished run may lack only its evaluation or summary
             _check_length(request, config, iteration)
-    results = fields_with(TrainConfig, read_by_schedule=True, changes_curve=True)  # they change those of evaluations
-    evaluated = results if config.best_metric.startswith("eval/") else ()
-    if any(getattr(config, name) != getattr(before, name) for name in ("best_by", *evaluated)):
-        # Values of another metric, or of other evaluations.
-        checkpoint |= {"best_value": -math.inf, "best_return": -math.inf, "progress": {}}
+    changed = [name for name in vars(before) if getattr(config, name) != getattr(before, name)]
+    others = {*changed} & {*fields_with(TrainConfig, read_by_schedule=True, changes_curve=True)}  # other evaluations
+    if "best_by" in changed or (others and config.best_metric.startswith("eval/")):
+        checkpoint |= {"best_value": -math.inf, "best_return": -math.inf}
+    if others:
+        kept = {name: value for name, value in checkpoint.get("progress", {}).items() if not name.startswith("eval/")}
+        checkpoint["progress"] = kept
     _mark_if_inexact(checkpoint, before, config)
     target = own
     fork = request.new_run_dir is not None or any(process_group.gather_objects(is_older))

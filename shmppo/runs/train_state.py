@@ -260,7 +260,8 @@ class TrainState:
         self.phase_seconds = checkpoint["seconds"].numpy().copy()
         self.decisions.metrics, self.decisions.best_value = checkpoint["metrics"], checkpoint["best_value"]
         self.decisions.best_return = checkpoint.get("best_return", -math.inf)  # older checkpoints have neither
-        self.decisions.progress = checkpoint.get("progress", {})
+        known = checkpoint.get("progress", {})
+        self.decisions.progress = {name: known[name] for name in known if name in self.decisions.needed}
         self.decisions.look_at(self.decisions.metrics)
         options = json.loads(checkpoint["reset_options"])
         self.actions.options = {int(iteration): known for iteration, known in options.items()}

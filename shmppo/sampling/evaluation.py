@@ -1,6 +1,6 @@
 """Evaluation: play whole episodes with fixed weights, several at a time, each in its own environment.
 
-Episode k has its own seed, and with --kernel torch always the same row of an inference batch, so its result does not
+Episode k has its own seed, and always the same row of an inference batch if torch computes one, so its result does not
 depend on which process plays it, or on how many episodes that process plays.
 """
 
@@ -118,7 +118,7 @@ class EpisodePlayer:
         """
         results: list[EpisodeResult] = []
         size, begin = self._at_once, episodes.start
-        if self._config.kernel == "torch":  # an episode has the same row for any number of episodes
+        if self._config.kernel == "torch" or self._model.torch_encoders:  # one inference batch at a time
             size = min(size, max(1, self._config.inference_rows // self._rows))
             begin -= begin % size
         for first in range(begin, episodes.stop, size):

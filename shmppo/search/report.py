@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Group
 from rich.table import Table
@@ -71,15 +70,12 @@ def picture(count: int, trials: Sequence[FrozenTrial], running: Sequence[TrialRu
     return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), table, "")
 
 
-def report(
-    options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path, confirmed: Mapping[str, list[float]]
-) -> None:
+def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, directory: Path) -> None:
     """Write best.json, and print the best trial.
 
     Args:
         base: configuration that the trials change.
         directory: for the files.
-        confirmed: what `Scheduler.confirm` returned.
 
     Raises:
         ShmppoError: if no trial has finished.
@@ -104,15 +100,11 @@ def report(
         f"steps          {steps:,}",
         f"best           trial {best.number}: {what} {number(best.value or 0.0)}{seeds}",
         *(f"               {name} {short(value)}" for name, value in chosen.items()),
-        *(
-            f"with new seeds {name}: {number(float(np.mean(values)))} ({', '.join(map(number, values))})"
-            for name, values in confirmed.items()
-        ),
         f"files          {short_path(directory)}: best.json, trials.csv, study.log (for optuna-dashboard)",
         "next, with a seed that the search has not used",
         f"  {program('train')} --config {file} --seed {base.seed + options.seeds + options.confirm}"
         f"{trust_flags(modules_of(base.to_json()))}",
-        *["the same command continues the search"] * bool(counts["running"] or (options.confirm and not confirmed)),
+        *["the same command continues the running trials"] * bool(counts["running"]),
     ]
     print_text("\n".join(lines))
 

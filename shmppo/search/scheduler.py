@@ -13,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from rich.live import Live
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import Trusted
 from shmppo.envs.inspection import inspect_task
-from shmppo.errors import ConfigError, ShmppoError
+from shmppo.errors import ConfigError, ShmppoError, print_text
+from shmppo.loggers.text import number
 from shmppo.plotting.curves import interquartile_mean
 from shmppo.runs.startup import check_early
 from shmppo.search.options import SearchOptions
@@ -60,14 +62,18 @@ def search(options: SearchOptions, base: TrainConfig, trust: Trusted = ()) -> No
         with locked(directory):
             study = SearchStudy(options, base, space, directory)
             scheduler = Scheduler(options, base, study, directory, trust)
-            view = Live(console=Console(), get_renderable=scheduler.picture, refresh_per_second=2)
-            with view, scheduler.stop.by_signals():
+            with scheduler.shown():
                 scheduler.run()
-                confirmed = scheduler.confirm() if options.confirm else {}
             write_table(study.trials(), directory / "trials.csv")
             if scheduler.stop.signal is not None:
                 raise KeyboardInterrupt
-            report(options, base, study, directory, confirmed)
+            report(options, base, study, directory)
+            if options.confirm:
+                with scheduler.shown():
+                    confirmed = scheduler.confirm()
+                if scheduler.stop.signal is not None:
+                    raise KeyboardInterrupt
+                print_text("\n".join(confirmed))
     except OSError as error:
         raise ShmppoError(f"the search cannot continue: {error}; repair this, and repeat the command") from error
 
@@ -113,26 +119,28 @@ class Scheduler:
                 configs = {trial: configs[trial] for trial in kept}
             self._study.save()
 
-    def confirm(self) -> dict[str, list[float]]:
-        """Train the best options and the unchanged ones with new seeds. Return the objectives of both, by name.
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the search on the terminal and take signals while the context is open."""
+        view = Live(console=Console(), get_renderable=self.picture, refresh_per_second=2)
+        with view, self.stop.by_signals():
+            yield
 
-        They are empty if the search is not complete. A run that fails has the objective NaN.
-        """
-        trials = self._study.trials()
-        complete = len(trials) >= self._options.trials and all(trial.state.is_finished() for trial in trials)
-        if not complete or not any(trial.state == TrialState.COMPLETE for trial in trials):
-            return {}
-        best = dataclasses.replace(self._base, **self._study.optuna.best_trial.user_attrs["options"])
+    def confirm(self) -> list[str]:
+        """Train the best options and the unchanged ones with new seeds. Return lines that compare their objectives."""
+        best = self._study.optuna.best_trial
+        config = dataclasses.replace(self._base, **best.user_attrs["options"])
+        if len(self._study.trials()) < self._options.trials or config == self._base:
+            return ["nothing to confirm: the search is not complete, or the best options are the unchanged ones"]
         first, objective = self._base.seed + self._options.seeds, self._options.objective
-        runs = {
-            name: [
-                TrialRun(name, own, own.iterations, self._confirmed / name / f"seed-{own.seed}", objective=objective)
-                for k in range(self._options.confirm)
-                for own in [dataclasses.replace(config, seed=first + k, check_determinism=0)]
-            ]
-            for name, config in {"best": best, "unchanged": self._base}.items()
-        }
-        waiting = deque(run for members in runs.values() for run in members if run.result() is None)
+        configs = {f"trial-{best.number:04d}": config, "unchanged": self._base}
+        runs = [
+            TrialRun(name, own, own.iterations, self._confirmed / name / f"seed-{own.seed}", objective=objective)
+            for name, chosen in configs.items()
+            for seed in range(first, first + self._options.confirm)
+            for own in [dataclasses.replace(chosen, seed=seed, check_determinism=0)]
+        ]
+        waiting = deque(run for run in runs if run.result() is None)
         try:
             while self._pool.running or (waiting and not self._stopping()):
                 if not self._stopping():
@@ -140,10 +148,16 @@ class Scheduler:
                 self._pool.wait(stopping=self._stopping())
         finally:
             self._pool.kill()
-        results = {name: [run.result() for run in members] for name, members in runs.items()}
-        if any(result is None for found in results.values() for result in found):
-            return {}
-        return {name: [result.value for result in found if result] for name, found in results.items()}
+        lines = []
+        for name in configs:
+            results = [result for run in runs if run.trial == name and (result := run.result()) is not None]
+            if len(results) < self._options.confirm:
+                return ["the new seeds have not been trained to the end; the same command continues them"]
+            values = [result.value for result in results]
+            mean = number(float(interquartile_mean(np.array(values)[:, None])[0]))
+            failures = [f"; {result.failure}" for result in results if result.failure]
+            lines.append(f"with new seeds  {name}: {mean} ({', '.join(map(number, values))}){''.join(failures)}")
+        return lines
 
     def picture(self) -> Group:
         """Return what a terminal shows of the search."""

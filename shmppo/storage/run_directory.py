@@ -17,6 +17,7 @@ from typing import Any
 
 from shmppo.config.checks import require
 from shmppo.config.extensions import added
+from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, SaveError
@@ -70,7 +71,7 @@ def create_run_directory(
         else:
             path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(path))
-        if overwrite:
+        if overwrite and holds_run(path):
             _remove_run(path)
         refuse_existing_run(path)
         write_json(path / CONFIG, describe(config) | dict(origin or {}))
@@ -81,18 +82,19 @@ def refuse_existing_run(path: Path) -> None:
     """Raise ConfigError if a directory contains a run that can be resumed."""
     require(
         not holds_run(path),
-        f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or replace it "
-        "with --overwrite",
+        f"--run-dir {path} holds a run already; name another directory, resume that run with --resume, or delete it "
+        "as --overwrite does",
     )
 
 
 def _remove_run(path: Path) -> None:
     """Remove what a run has written to its directory. Other files stay."""
-    files = (CONFIG, METRICS, SUMMARY, LOG, EVALUATIONS, FAILED_EPISODE, *TABLES)
-    for file in (*(path / name for name in files), *path.glob("checkpoint*.pt")):
+    for name in (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True)):
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+    files = (METRICS, SUMMARY, LOG, EVALUATIONS, FAILED_EPISODE, *TABLES, CONFIG)  # without the last, it is no run
+    for file in (path / "checkpoint.pt", *path.glob("checkpoint-*.pt"), *(path / name for name in files)):
         file.unlink(missing_ok=True)
-    for name in (VIDEOS, "tensorboard", "wandb", *DIRECTORIES):
-        shutil.rmtree(path / name, ignore_errors=True)
 
 
 def _make_unused(path: Path) -> Path:

@@ -166,8 +166,9 @@ def test_a_run_ends_without_progress() -> None:
 def test_the_count_without_progress_survives_a_stop(tmp_path: Path) -> None:
     """The rewards of Counter are the same in every episode, so no evaluation is better than the first one."""
     config = dataclasses.replace(
-        BASE, env="environments:Counter", eval_every=1, eval_episodes=2, stop_when=("eval/return:3",), workers=1
-    )
+        BASE, env="environments:Counter", env_schedule=None, eval_every=1, eval_episodes=2, workers=1,
+        stop_when=("eval/return:3",), total_steps=16 * 16 * 16,
+    )  # fmt: skip
     whole = train_in(tmp_path / "whole", config)
     assert (whole["iterations"], whole["stop_reason"]) == (4, "eval/return:3")
     train_in(tmp_path / "stopped", config, stop_at_iteration=3)
@@ -175,6 +176,12 @@ def test_the_count_without_progress_survives_a_stop(tmp_path: Path) -> None:
     assert [summary[key] for key in ("iterations", "stop_reason", "exact")] == [4, "eval/return:3", True]
     with pytest.raises(ConfigError, match=r"has ended, because eval/return:3 holds; to train longer"):
         resume(tmp_path / "stopped")
+    longer = resume(tmp_path / "stopped", stop_when=("eval/return: 5 ",), best_by="eval/return")
+    assert longer["iterations"] == 6, "the highest value is still known"
+    other = resume(
+        tmp_path / "stopped", stop_when=("eval/return:6",), eval_env_kwargs={"length": 5}, stop_at_iteration=8
+    )
+    assert other["iterations"] == 8, "evaluations of other episodes are not compared"
 
 
 def test_the_return_decides_about_equal_values() -> None:

@@ -86,7 +86,8 @@ def test_the_best_trial_is_compared_with_the_unchanged_options_on_new_seeds(undi
     done = search(tmp_path / "search", "--confirm", "2")  # a finished search
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("with new seeds")]
-    for name, line in zip(("best", "unchanged"), lines, strict=True):
+    (best,) = (trial["trial"] for trial in table(undisturbed) if trial["state"] == "finished")
+    for name, line in zip((f"trial-{int(best):04d}", "unchanged"), lines, strict=True):
         values = []
         for seed in (2, 3):
             run_dir = tmp_path / "search" / "confirmed" / name / f"seed-{seed}"
@@ -94,7 +95,7 @@ def test_the_best_trial_is_compared_with_the_unchanged_options_on_new_seeds(undi
             assert config["seed"] == seed
             assert (config["learning_rate"] == 1e-3) == (name == "unchanged")
             values.append(float(csv_rows(run_dir / "metrics.csv")[-1]["return_mean_100"]))
-        assert line == f"with new seeds {name}: {np.mean(values):.2f} ({values[0]:.2f}, {values[1]:.2f})"
+        assert line == f"with new seeds  {name}: {np.mean(values):.2f} ({values[0]:.2f}, {values[1]:.2f})"
     again = search(tmp_path / "search", "--confirm", "2")
     assert [line for line in again.stdout.splitlines() if line.startswith("with new seeds")] == lines
 

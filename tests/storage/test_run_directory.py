@@ -33,11 +33,23 @@ def test_a_run_can_be_replaced(tmp_path: Path) -> None:
     assert len(csv_rows(path / "metrics.csv")) == 2
     written = {"config.json", "metrics.csv", "summary.json", "run.log", "run.lock", "notes.txt"}
     assert {file.name for file in path.iterdir() if not file.name.startswith("checkpoint")} == written
+    with pytest.raises(ConfigError, match="cannot be replaced, because the new run reads it"):
+        train(dataclasses.replace(config, init_from=str(path)), overwrite=True)
     assert "resumed" not in (path / "run.log").read_text()
     assert (
         summary_of(path)["weights_sha256"]
         == train_in(tmp_path / "new", config, seed=2, stop_at_iteration=2)["weights_sha256"]
     )
+
+
+def test_only_a_run_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    mine = [tmp_path / "videos" / "mine.mp4", tmp_path / "checkpoints.pt"]
+    for file in mine:
+        file.write_text("mine")
+    config = dataclasses.replace(SIX_ITERATIONS, run_dir=str(tmp_path), stop_at_iteration=1)
+    train(config, overwrite=True)
+    assert all(file.exists() for file in mine), "there was no run"
 
 
 def test_rows_are_added_to_a_table_with_a_damaged_byte(tmp_path: Path) -> None:

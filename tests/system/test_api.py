@@ -149,8 +149,11 @@ def test_the_metrics_of_a_run_are_read_as_arrays(tmp_path: Path) -> None:
         read_metrics(tmp_path / "nowhere")
     page = plot_runs(tmp_path / "run", out=tmp_path / "curves.html", metrics=["approx_kl", "eval/return"])
     assert page.read_text().startswith("<!DOCTYPE html>")
-    with pytest.raises(ConfigError, match="return_meen"):
-        plot_runs(tmp_path / "run", out=page, metrics=["return_meen"])
+    for arguments, message in (({"metrics": "return_meen"}, "return_meen"), ({"x": "time"}, "use steps or seconds")):
+        with pytest.raises(ConfigError, match=message):
+            plot_runs(tmp_path / "run", out=page, **arguments)
+    with pytest.raises(ConfigError, match="no run directory"):
+        plot_runs()
 
 
 def test_a_loaded_policy_gets_the_return_of_the_evaluation(tmp_path: Path) -> None:

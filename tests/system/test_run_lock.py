@@ -75,7 +75,7 @@ def test_a_directory_is_unlocked_after_an_error(tmp_path: Path) -> None:
     train(dataclasses.replace(config, stop_at_iteration=1))
     resume(tmp_path / "run")
     with pytest.raises(
-        ConfigError, match=r"holds a run already; name another directory, .*, or replace it with --overwrite$"
+        ConfigError, match=r"holds a run already; name another directory, .*, or delete it as --overwrite does$"
     ):
         train(config)
     (tmp_path / "run" / "run.lock").unlink()
