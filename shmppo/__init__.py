@@ -190,7 +190,7 @@ def plot_runs(
     from shmppo.config.checks import require
     from shmppo.plotting.plot_curves import plot_curves
 
-    require(bool(run_dirs), "plot_runs got no run directory; name one or more")
+    require(bool(run_dirs), "plot_runs got no run directory; pass one: plot_runs(RUN_DIR)")
     require(x in ("steps", "seconds"), f"x is {x!r}; use steps or seconds")
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     plot_curves([Path(run_dir) for run_dir in run_dirs], Path(out), metrics=metrics, x=x)

@@ -120,7 +120,7 @@ def parse_start(
     require(not {"seed", "seeds"} <= named, "--seed cannot be combined with --seeds; leave one of them out")
     require(not (parsed.start.seeds and parsed.start.overwrite), "--seeds continues its runs; leave out --overwrite")
     lacks = parsed.start.overwrite and "run_dir" not in named
-    require(not lacks, "--overwrite needs --run-dir, because a run without it has a new directory")
+    require(not lacks, "--overwrite replaces the run in --run-dir; add --run-dir, or leave out --overwrite")
     require(bool(parsed.start.seeds) or parsed.start.jobs == 1, "--jobs needs --seeds; add it, or leave out --jobs")
     fields = {name: value for subject in subjects() for name, value in vars(getattr(parsed, subject)).items()}
     given = {name: fields[name] for name in named if name in fields}

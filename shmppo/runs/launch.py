@@ -70,9 +70,9 @@ def train(
     refuse_imported_script()
     config = config.with_absolute_paths()
     if overwrite:
-        require("RANK" not in os.environ, "overwrite cannot be combined with torchrun; delete the run before")
+        require("RANK" not in os.environ, "--overwrite cannot be combined with torchrun; name another --run-dir")
         read = [getattr(config, name) for name in ("init_from", *fields_with(TrainConfig, copied=True))]
-        require(config.run_dir not in read, f"{config.run_dir} cannot be replaced, because the new run reads it")
+        require(config.run_dir not in read, f"--run-dir {config.run_dir} is read by the new run; name another one")
     trusted = [*modules_of(config.to_json()), *((trust,) if isinstance(trust, str) else trust)]
     receivers = (callback, loggers)
     with only_run(), connect(RANK_TIMEOUT) as process_group:

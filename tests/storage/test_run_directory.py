@@ -33,7 +33,7 @@ def test_a_run_can_be_replaced(tmp_path: Path) -> None:
     assert len(csv_rows(path / "metrics.csv")) == 2
     written = {"config.json", "metrics.csv", "summary.json", "run.log", "run.lock", "notes.txt"}
     assert {file.name for file in path.iterdir() if not file.name.startswith("checkpoint")} == written
-    with pytest.raises(ConfigError, match="cannot be replaced, because the new run reads it"):
+    with pytest.raises(ConfigError, match="is read by the new run; name another one"):
         train(dataclasses.replace(config, init_from=str(path)), overwrite=True)
     assert "resumed" not in (path / "run.log").read_text()
     assert (
