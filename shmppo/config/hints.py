@@ -60,6 +60,8 @@ def field_hint(name: str, known: Collection[str]) -> str:
     Args:
         known: the fields.
     """
+    if name in ("overwrite", "trust"):
+        return f"; pass it to the function: train(config, {name}=…)"
     remedy = remedy_for(name, [f"--{field.replace('_', '-')}" for field in known])
     if remedy:
         return "; " + re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), remedy)

@@ -127,12 +127,13 @@ def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None
         fields: of the configuration, by name.
         source: where it was found, for the message.
         trust: modules and packages that the caller trusts, besides those of `TRUST_VARIABLE` and `trust_own`. A package
-            includes its modules.
+            includes its modules. A text may name several, separated by commas.
 
     Raises:
         ConfigError: if it names code of another module. The message names the flags that allow it.
     """
-    trusted = (trust,) if isinstance(trust, str) else tuple(trust)
+    given = (trust,) if isinstance(trust, str) else trust
+    trusted = [name.strip() for text in given for name in text.split(",")]
     everywhere = [name.strip() for name in os.environ.get(TRUST_VARIABLE, "").split(",") if name.strip()]
     allowed = tuple(f"{module}." for module in (*trusted, *everywhere, *_named))
     unknown = [code for code in named_code(fields) if not f"{code.module}.".startswith(allowed)]

@@ -267,6 +267,8 @@ def example_of(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
         return generator.standard_normal(leaf.shape, np.float32)
     if leaf.kind == "codes":
         return generator.integers(0, leaf.sizes)
+    if leaf.kind == "image":
+        return generator.integers(0, leaf.max_value, leaf.shape, endpoint=True)
     bits = generator.integers(0, 2, leaf.shape)
     bits[0] |= leaf.kind == "mask"  # at least one action is allowed
     return bits

@@ -77,6 +77,7 @@ def test_a_bad_value_is_refused_with_its_numbers(fields: dict[str, Any], message
 
 WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"n_steps": 256}, "there is no field n_steps; use rollout_steps"),
+    ({"overwrite": True}, r"there is no field overwrite; pass it to the function: train\(config, overwrite=…\)"),
     ({"vf_coef": 0.5}, "there is no field vf_coef; use value_coef, the weight of half"),
     ({"gama": 0.5}, r"there is no field gama \(did you mean gamma\?\); see"),
     ({"learning_rate": lambda progress: progress}, r"--learning-rate is <function .*>; it must be float$"),

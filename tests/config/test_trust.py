@@ -46,6 +46,7 @@ def test_a_trusted_module_includes_the_modules_below_it() -> None:
     for given in (("mazes", "nets"), ["mazes.small", "nets"]):
         check_trust(fields, Path("run"), given)
     check_trust({"network": "nets:make"}, Path("run"), "nets")
+    check_trust(fields, Path("run"), ["mazes, nets"])
     with pytest.raises(ConfigError) as raised:
         check_trust(fields, Path("run"), ("maze", "mazes.smal", "nets.x"))
     assert str(raised.value) == (
