@@ -204,7 +204,7 @@ class NetworkOptions:
                 changed = f"{flag_with_value(name, value)} changes a Gaussian distribution"
                 require(value == default, f"{changed}, but --distribution is beta; leave one of them out")
         require(
-            self.encoder in ENCODERS or ":" in self.encoder,
+            self.encoder in ENCODERS or self.has_own_encoder,
             f"--encoder {self.encoder} does not exist; use {', '.join(ENCODERS)}, or module:factory",
         )
         require(

@@ -90,11 +90,11 @@ class EvaluationOptions:
     eval_videos: bool = neutral_option(False, one_column=True, per_rank=True)
     """Record the first episode of each evaluation as videos/ITERATION.mp4 (extra `video`)."""
     best_by: str = neutral_option("return", common=True)
-    """The metric that decides about checkpoint-best.pt: the largest value wins, of equal ones that with the largest
-    return, then the latest. return (of the last 100 training episodes), or a column of metrics.csv or eval.csv such as
-    eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of training are compared
-    in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of evaluations after each
-    one."""
+    """The metric that decides about checkpoint-best.pt: the largest value wins, and among equal values the one with the
+    larger return, then the latest. return (of the last 100 training episodes), or a column of metrics.csv or eval.csv
+    such as eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of training are
+    compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of evaluations
+    after each one."""
     stop_when: tuple[str, ...] = neutral_option((), common=True, unfit_for_search="would end trials before their rungs")
     """Stop when one of these conditions holds: METRIC>=VALUE or METRIC<=VALUE, for example
     "eval/info/is_success>=0.9", or METRIC:N, which holds if N values in a row are not above the highest one before, for

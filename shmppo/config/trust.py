@@ -120,6 +120,11 @@ def resume_command(run_dir: Path) -> str:
     return f"{start} --resume {shlex.quote(short_path(whole))}{trust}"
 
 
+def _names(texts: Sequence[str]) -> list[str]:
+    """Return the names in texts that separate them by commas."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+
+
 def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None:
     """Check that the code that the configuration of a run directory names may be imported. Nothing is imported.
 
@@ -132,9 +137,8 @@ def check_trust(fields: Mapping[str, Any], source: Path, trust: Trusted) -> None
     Raises:
         ConfigError: if it names code of another module. The message names the flags that allow it.
     """
-    given = (trust,) if isinstance(trust, str) else trust
-    trusted = [name.strip() for text in given for name in text.split(",")]
-    everywhere = [name.strip() for name in os.environ.get(TRUST_VARIABLE, "").split(",") if name.strip()]
+    trusted = _names((trust,) if isinstance(trust, str) else trust)
+    everywhere = _names([os.environ.get(TRUST_VARIABLE, "")])
     allowed = tuple(f"{module}." for module in (*trusted, *everywhere, *_named))
     unknown = [code for code in named_code(fields) if not f"{code.module}.".startswith(allowed)]
     if unknown:

@@ -172,8 +172,8 @@ class LearnerMailbox:
     def send(self, workers: list[int], command: Command) -> None:
         """Send a command to workers, and wake up those that block.
 
-        All of them have the command before one is woken up. Otherwise, a woken worker may start on the core of one that
-        still spins, and which would then lose the core for milliseconds.
+        All of them have the command before one is woken up. Otherwise, the woken one may take the core of one that
+        still spins, for milliseconds.
         """
         self._commands[workers, 1 : 2 + len(command)] = _KINDS.index(type(command)), *command
         fence()

@@ -182,7 +182,7 @@ class ActorCritic(nn.Module):
         return any(isinstance(module, nn.Conv2d) for module in self.trunks.modules())
 
     @property
-    def torch_encoders(self) -> bool:
+    def has_torch_encoders(self) -> bool:
         """Whether torch must compute an encoder, because the kernels have linear layers only."""
         encoders = [encoder for trunk in self.trunks if isinstance(trunk, Trunk) for encoder in trunk.encoders]
         return not all(is_linear(encoder) for encoder in encoders)

@@ -226,8 +226,9 @@ def network_kind(config: TrainConfig, leaf: Leaf) -> str:
         return "mlp"
     _, height, width = leaf.image_size
     large = min(height, width) >= MIN_SIDES["nature"]
-    automatic = config.encoder == "auto" or config.has_own_encoder
-    kind = "nature" if automatic and large else "mlp" if automatic else config.encoder
+    kind = config.encoder
+    if kind == "auto" or config.has_own_encoder:
+        kind = "nature" if large else "mlp"
     least = MIN_SIDES.get(kind, 1)
     if min(height, width) < least:
         raise ConfigError(

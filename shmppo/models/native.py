@@ -33,7 +33,7 @@ def why_not_native(model: ActorCritic) -> str | None:
 
 
 def uses_kernels(config: TrainConfig, model: ActorCritic) -> bool:
-    """Return whether the kernels compute a network, except for `ActorCritic.torch_encoders`. Otherwise torch does."""
+    """Return whether the kernels compute a network, perhaps except encoders (`ActorCritic.has_torch_encoders`)."""
     return config.kernel == "native" or (config.kernel == "auto" and why_not_native(model) is None)
 
 

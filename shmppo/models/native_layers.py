@@ -198,11 +198,11 @@ class LayerBuilder:
         statistics: Statistics,
         out: np.ndarray,
     ) -> None:
+        """Append an encoder with linear layers only. out: its output."""
         network = cast(Mlp, encoder.network)
-        outputs: list[np.ndarray | None] = [None] * len(network.linears)
-        outputs[-1:] = [out]  # of each linear layer
+        layers = linears(network.linears)
         width = sum(leaf.input_size for leaf in encoder.leaves)
-        x, begin = np.zeros((self._row_count, width), np.float32) if network.linears else out, 0
+        x, begin = np.zeros((self._row_count, width), np.float32) if layers else out, 0
         self.kept.append(x)
         for leaf, i in zip(encoder.leaves, leaves, strict=True):
             part = x[:, begin : begin + leaf.input_size]
@@ -213,8 +213,8 @@ class LayerBuilder:
             self.kept += statistics[i] or ()
             names = dict(zip(("weight", "bias"), statistics[i] or (), strict=False))
             self._add("input", obs[i], part, **{name: array.ctypes.data for name, array in names.items()})
-        for linear, y in zip(linears(network.linears), outputs, strict=False):
-            x = self.linear(x, linear, network.activation, out=y)
+        for linear in layers:
+            x = self.linear(x, linear, network.activation, out=out if linear is layers[-1] else None)
 
     def core(self, trunk: Trunk, x: np.ndarray, begin: int, writes_state: bool) -> np.ndarray:
         """Append the recurrent core of a trunk.

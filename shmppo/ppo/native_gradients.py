@@ -31,8 +31,12 @@ class NativeGradients:
         self._statistics = leaf_statistics(
             model.observation.normalized_slices, published.obs_mean, published.obs_scale, config.normalize_obs
         )
-        self.one_by_one = model.torch_encoders
+        self.one_by_one = model.has_torch_encoders
         self._observations = StoredObservations(config, model, buffers)
+        self._views = [
+            dict(zip(model.parameters(), parameter_views(shard, model), strict=True))
+            for shard in (torch.from_numpy(self._gradients) if self.one_by_one else ())
+        ]
         self._allocate((1, 1))
 
     def _allocate(self, capacity: tuple[int, ...]) -> None:
@@ -93,8 +97,7 @@ class NativeGradients:
         trained = [(part, output) for part, output in self._encoded if output.requires_grad]
         if trained:
             parts, encoded = zip(*trained, strict=True)
-            flat = torch.from_numpy(self._gradients[shards.start])
-            views = dict(zip(self._model.parameters(), parameter_views(flat, self._model), strict=True))
+            views = self._views[shards.start]
             parameters = [parameter for part in parts for parameter in part.encoder.parameters()]
             by_encoded = [part.by_out[: len(encoded[0])] for part in parts]
             write_gradients(encoded, by_encoded, parameters, [views[parameter] for parameter in parameters])

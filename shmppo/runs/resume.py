@@ -76,11 +76,11 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         )
         if finished or iteration != config.last_iteration:  # an unfinished run may lack only its evaluation or summary
             _check_length(request, config, iteration)
-    changed = [name for name in vars(before) if getattr(config, name) != getattr(before, name)]
-    others = {*changed} & {*fields_with(TrainConfig, read_by_schedule=True, changes_curve=True)}  # other evaluations
-    if "best_by" in changed or (others and config.best_metric.startswith("eval/")):
+    results = fields_with(TrainConfig, read_by_schedule=True, changes_curve=True)  # they change those of evaluations
+    evaluations_differ = any(getattr(config, name) != getattr(before, name) for name in results)
+    if config.best_by != before.best_by or (evaluations_differ and config.best_metric.startswith("eval/")):
         checkpoint |= {"best_value": -math.inf, "best_return": -math.inf}
-    if others:
+    if evaluations_differ:
         kept = {name: value for name, value in checkpoint.get("progress", {}).items() if not name.startswith("eval/")}
         checkpoint["progress"] = kept
     _mark_if_inexact(checkpoint, before, config)

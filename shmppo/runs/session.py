@@ -177,7 +177,7 @@ class Session:
         networks = [(config, self.learner.model)]
         networks += [network for feature in self.features for network in feature.networks()]
         for own, model in networks:
-            only_kernels = uses_kernels(own, model) and not model.torch_encoders
+            only_kernels = uses_kernels(own, model) and not model.has_torch_encoders
             if not (only_kernels or is_row_independent(model, own.inference_rows)):
                 self.state.mark_inexact(MIXED_ROWS)
         for feature in self.features:

@@ -32,7 +32,7 @@ from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
 class InferenceBatches:
     """The observations of own environments in inference batches of B rows, for networks that torch computes.
 
-    Environment n has row n mod B of its batch, all other rows are zero.
+    Environment n has row n mod B of its batch, and all other rows are zero.
 
     Attributes:
         shape: (number of batches, B).
@@ -200,7 +200,7 @@ class Actor:
         elif uses_kernels(config, model):
             state = np.zeros((count, model.state_size), np.float32)
             network = NativeNetwork(model, self._inputs, statistics, row_count=count, sequences=count, state=state)
-            batches = InferenceBatches(spec, self._inputs, statistics, **rows) if model.torch_encoders else None
+            batches = InferenceBatches(spec, self._inputs, statistics, **rows) if model.has_torch_encoders else None
             self._network = network if batches is None else EncodedActing(network, batches)
         else:
             self._network = TorchActing(model, self._inputs, statistics, **rows)

@@ -118,7 +118,7 @@ class EpisodePlayer:
         """
         results: list[EpisodeResult] = []
         size, begin = self._at_once, episodes.start
-        if self._config.kernel == "torch" or self._model.torch_encoders:  # one inference batch at a time
+        if self._config.kernel == "torch" or self._model.has_torch_encoders:  # one inference batch at a time
             size = min(size, max(1, self._config.inference_rows // self._rows))
             begin -= begin % size
         for first in range(begin, episodes.stop, size):

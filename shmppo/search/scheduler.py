@@ -97,7 +97,7 @@ class Scheduler:
     ) -> None:
         self.stop = StopRequest()
         self._options, self._base, self._study = options, base, study
-        self._trials_directory, self._confirmed = directory / "trials", directory / "confirmed"
+        self._directory = directory
         self._pool = RunPool[TrialRun](options.jobs, trust)
         self._deadline = time.monotonic() + 60 * (options.minutes or float("inf"))
 
@@ -130,27 +130,22 @@ class Scheduler:
         """Train the best options and the unchanged ones with new seeds. Return lines that compare their objectives."""
         best = self._study.optuna.best_trial
         config = dataclasses.replace(self._base, **best.user_attrs["options"])
-        if len(self._study.trials()) < self._options.trials or config == self._base:
-            return ["nothing to confirm: the search is not complete, or the best options are the unchanged ones"]
-        first, objective = self._base.seed + self._options.seeds, self._options.objective
-        configs = {f"trial-{best.number:04d}": config, "unchanged": self._base}
-        runs = [
-            TrialRun(name, own, own.iterations, self._confirmed / name / f"seed-{own.seed}", objective=objective)
-            for name, chosen in configs.items()
-            for seed in range(first, first + self._options.confirm)
-            for own in [dataclasses.replace(chosen, seed=seed, check_determinism=0)]
-        ]
-        waiting = deque(run for run in runs if run.result() is None)
-        try:
-            while self._pool.running or (waiting and not self._stopping()):
-                if not self._stopping():
-                    self._pool.start(waiting)
-                self._pool.wait(stopping=self._stopping())
-        finally:
-            self._pool.kill()
+        if len(self._study.trials()) < self._options.trials:
+            return ["the best trial is confirmed when the search is complete"]
+        if config == self._base:
+            return ["there is nothing to confirm: the best options are the unchanged ones"]
+        first = self._base.seed + self._options.seeds
+        seeds = range(first, first + self._options.confirm)
+        compared = {f"trial-{best.number:04d}": config, "unchanged": self._base}
+        runs = {
+            name: self._runs(name, dataclasses.replace(own, check_determinism=0), own.iterations, seeds, "confirmed")
+            for name, own in compared.items()
+        }
+        waiting = deque(run for members in runs.values() for run in members if run.result() is None)
+        self._pool.train(waiting, self._stopping)
         lines = []
-        for name in configs:
-            results = [result for run in runs if run.trial == name and (result := run.result()) is not None]
+        for name, members in runs.items():
+            results = [result for run in members if (result := run.result()) is not None]
             if len(results) < self._options.confirm:
                 return ["the new seeds have not been trained to the end; the same command continues them"]
             values = [result.value for result in results]
@@ -182,7 +177,12 @@ class Scheduler:
         Returns:
             The objective of each trial that has not failed; None if the search stops before that is known.
         """
-        runs = {trial: self._runs(trial.number, config, rung) for trial, config in configs.items()}
+        share = self._options.eta ** (self._options.rungs - 1 - rung)
+        seeds = range(self._base.seed, self._base.seed + self._options.seeds)
+        runs = {
+            trial: self._runs(trial.number, config, -(-config.iterations // share), seeds, "trials")
+            for trial, config in configs.items()
+        }
         values: dict[Trial, float] = {}
         waiting = deque[TrialRun]()
         ended = [run for members in runs.values() for run in members]  # perhaps, if the search was interrupted
@@ -206,13 +206,15 @@ class Scheduler:
         finally:
             self._pool.kill()
 
-    def _runs(self, number: int, config: TrainConfig, rung: int) -> list[TrialRun]:
-        """Return the runs of a trial, one per seed."""
-        iterations = -(-config.iterations // self._options.eta ** (self._options.rungs - 1 - rung))
-        configs = [dataclasses.replace(config, seed=self._base.seed + k) for k in range(self._options.seeds)]
-        directory, objective = self._trials_directory / f"{number:04d}", self._options.objective
+    def _runs(
+        self, name: int | str, config: TrainConfig, iterations: int, seeds: range, directory: str
+    ) -> list[TrialRun]:
+        """Return the runs of a trial or of a name, one per seed. directory: below --search-dir."""
+        parent = self._directory / directory / (f"{name:04d}" if isinstance(name, int) else name)
+        configs = [dataclasses.replace(config, seed=seed) for seed in seeds]
         return [
-            TrialRun(number, own, iterations, directory / f"seed-{own.seed}", objective=objective) for own in configs
+            TrialRun(name, own, iterations, parent / f"seed-{own.seed}", objective=self._options.objective)
+            for own in configs
         ]
 
     def _report(self, trial: Trial, rung: int, runs: Sequence[TrialRun], results: Sequence[RunResult]) -> float:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -170,6 +171,16 @@ class RunPool(Generic[Run]):
             self.running.remove(run)
             self._free_cores += run.cores
         return ended
+
+    def train(self, waiting: deque[Run], stopping: Callable[[], bool]) -> None:
+        """Train runs to their end. When `stopping()` is true, let those with a process save a checkpoint and stop."""
+        try:
+            while self.running or (waiting and not stopping()):
+                if not stopping():
+                    self.start(waiting)
+                self.wait(stopping=stopping())
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End all runs now."""

@@ -50,13 +50,7 @@ def train_seeds(config: TrainConfig, seeds: Sequence[int], jobs: int, trust: Tru
     pool, stop = RunPool[RunProcess](jobs, trust), StopRequest()
     view = Live(console=Console(quiet=config.quiet), get_renderable=lambda: summary_table(runs), refresh_per_second=1)
     with config_error_if_unwritable(base), stop.by_signals(), view:
-        try:
-            while pool.running or (waiting and not stop.made):
-                if not stop.made:
-                    pool.start(waiting)
-                pool.wait(stopping=stop.made)
-        finally:
-            pool.kill()
+        pool.train(waiting, lambda: stop.made)
     if stop.made:
         raise KeyboardInterrupt
     failures = [f"{short_path(run.run_dir)}: {run.failure}" for run in runs if run.failure]
