@@ -194,15 +194,16 @@ class Saboteur:
         rounds = 0
         execute = WorkerPool.execute
 
-        def strike_and_execute(pool: WorkerPool, command: Command) -> None:
+        def strike_and_execute(pool: WorkerPool, *commands: Command) -> None:
             nonlocal rounds
-            rounds += isinstance(command, StepOptimizer) if steps else not isinstance(command, OPTIMIZER)
+            counted = [isinstance(one, StepOptimizer) if steps else not isinstance(one, OPTIMIZER) for one in commands]
+            rounds += any(counted)
             if rounds == at_round and not self.hit:
                 self.hit = pool.workers.pids[-1]
                 if steps:
                     os.kill(self.hit, signal.SIGSTOP)
                 threading.Timer(delay, os.kill, (self.hit, number)).start()
-            execute(pool, command)
+            execute(pool, *commands)
 
         monkeypatch.setattr(WorkerPool, "execute", strike_and_execute)
 

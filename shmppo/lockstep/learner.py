@@ -18,7 +18,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.errors import TrainingError
 from shmppo.kernels.functions import norm as l2_norm
 from shmppo.lockstep.feature import Feature
-from shmppo.lockstep.pool import ComputeGradients, ReduceGradients, StepOptimizer, Update
+from shmppo.lockstep.pool import Command, ComputeGradients, ReduceGradients, StepOptimizer, Update
 from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.models.actor_critic import build_model, move_parameters, network_weights, weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
@@ -107,14 +107,17 @@ class Learner:
         kls: list[float] = []
         first_log_ratio = 0.0
         ahead = self._minibatches_ahead()
+        # Processes step the optimizer and begin the next minibatch without waiting for the learner in between.
+        at_once = self.config.log_std_min is None and not any(feature.watches_steps for feature in self.features)
+        due: list[Command] = []
         for k, (epoch, minibatch) in enumerate(np.ndindex(config.epochs, config.minibatches)):
             if ahead:
                 if k % ahead == 0:
                     pool.execute(Update(k, k + ahead, self._first_limit(iteration)))
                 terms, largest_log_ratio, norm = self._device_results(k % ahead)
             else:
-                pool.execute(ComputeGradients(epoch, minibatch))
-                pool.execute(ReduceGradients())
+                pool.execute(*due, ComputeGradients(epoch, minibatch), ReduceGradients())
+                due.clear()
                 timer.switch("reduce")
                 terms, largest_log_ratio = self._reduce_results()
                 norm = l2_norm(self._buffers.shard_results.total)
@@ -127,11 +130,15 @@ class Learner:
             norms.append(norm)
             self._set_gradient_factor(norm, epoch, minibatch)
             if not ahead:
-                pool.execute(StepOptimizer())
+                due.append(StepOptimizer())
+            if due and not at_once:
+                pool.execute(due.pop())
                 self._limit_log_std()
             steps.append(terms)
             for feature in self.features:
                 feature.after_optimizer_step(len(steps))
+        if due:
+            pool.execute(*due)
         timer.switch("other")
         for feature in self.features:
             feature.end_update(iteration, len(steps))

@@ -1,10 +1,12 @@
 """Commands to workers and their acknowledgements: numbers in shared memory, and queues to wake up blocked processes.
 
-Each worker has a row of `Control`. The learner writes a command there, and then increases the sequence number. The
-worker carries the command out, and then acknowledges this number.
+Commands are numbered. Each worker has a row of `Control`, where the learner writes up to three commands at once. The
+worker carries them out one after the other, and acknowledges the number of each. It begins a second or third one when
+all workers and the learner have completed the one before, so the learner need not tell it to.
 
 A process that waits blocks on a queue, and the other process wakes it up with a message. Waking up takes 50 to 100 µs,
-so between the minibatches of an update, both processes first spin for up to 2 ms if each has a core.
+so in an update, and between a rollout and an update, both processes first spin for some milliseconds if each has a
+core.
 
 A message is small enough for one atomic write to a pipe, so a process that is killed leaves no partial message.
 """
@@ -23,7 +25,7 @@ import numpy as np
 
 from shmppo.envs.vector_env import Progress
 from shmppo.errors import ConfigError, EnvError, OriginalError, ShmppoError, WorkerError
-from shmppo.lockstep.pool import UPDATE_COMMANDS, Command
+from shmppo.lockstep.pool import SOON_FOLLOWED, Command
 from shmppo.parallel.shared_buffers import Control
 from shmppo.parallel.spin import SpinWait, fence
 from shmppo.utils.user_code import describe_error, user_traceback
@@ -156,10 +158,19 @@ def _announce_block(flag: np.ndarray) -> Iterator[None]:
     flag[0] = 0
 
 
+def _is_completed(control: Control, number: int) -> bool:
+    """Whether all workers that have a command with a number have completed it."""
+    if ((control.acknowledged < number) & (control.commands[:, 2] >= number)).any():
+        return False
+    fence()
+    return True
+
+
 class LearnerMailbox:
     """The learner's side: sends commands to all workers."""
 
     def __init__(self, control: Control) -> None:
+        self._control, self._number = control, 0
         self._commands, self._acknowledged = control.commands, control.acknowledged
         self._worker_blocked, self._learner_blocked = control.worker_blocked, control.learner_blocked
         self._asked, self._answered = control.asked, control.answered
@@ -169,18 +180,33 @@ class LearnerMailbox:
         """Set the queue that wakes up a worker. Each new process has its own queue."""
         self._queues[worker] = queue
 
-    def send(self, workers: list[int], command: Command) -> None:
-        """Send a command to workers, and wake up those that block.
+    def send(self, workers: list[int], *commands: Command) -> range:
+        """Send commands to workers, and wake up those that block. Return the numbers of the commands.
 
-        All of them have the command before one is woken up. Otherwise, the woken one may take the core of one that
+        All workers have the commands before one is woken up. Otherwise, the woken one may take the core of one that
         still spins, for milliseconds.
         """
-        self._commands[workers, 1 : 2 + len(command)] = _KINDS.index(type(command)), *command
+        numbers = range(self._number + 1, self._number + 1 + len(commands))
+        self._number = numbers[-1]
+        row = [numbers[0], numbers[-1]]
+        for command in commands:
+            row += _KINDS.index(type(command)), *command, *[0] * (2 - len(command))
+        self._commands[workers, 1 : 1 + len(row)] = row
+        self.send_again(workers)
+        return numbers
+
+    def send_again(self, workers: list[int]) -> None:
+        """Let the successors of failed workers continue with the first command that these have not acknowledged."""
         fence()
         self._commands[workers, 0] += 1
-        self._wake_up(workers)
+        self.wake_up(workers)
 
-    def _wake_up(self, workers: list[int]) -> None:
+    def complete(self, number: int) -> None:
+        """Acknowledge the learner's part of a command."""
+        fence()
+        self._control.learner_completed[0] = number
+
+    def wake_up(self, workers: list[int]) -> None:
         """Let workers see what was written before, if they block."""
         fence()
         for i in self._worker_blocked[workers].nonzero()[0].tolist():
@@ -198,21 +224,22 @@ class LearnerMailbox:
         """Tell workers that their actions are in the shared memory."""
         fence()
         self._answered[workers] = self._asked[workers]
-        self._wake_up(workers)
+        self.wake_up(workers)
 
-    def is_acknowledged(self, worker: int) -> bool:
-        """Whether a worker has carried out its last command."""
-        if self._acknowledged[worker] != self._commands[worker, 0]:
+    def has_begun(self, worker: int, number: int) -> bool:
+        """Whether a worker has begun to carry out a command."""
+        return bool(self._control.begun[worker] >= number)
+
+    def is_acknowledged(self, worker: int, number: int) -> bool:
+        """Whether a worker has carried out a command."""
+        if self._acknowledged[worker] < number:
             return False
         fence()
         return True
 
-    def all_acknowledged(self) -> bool:
-        """Whether all workers have carried out their last commands."""
-        if (self._acknowledged != self._commands[:, 0]).any():
-            return False
-        fence()
-        return True
+    def is_completed(self, number: int) -> bool:
+        """Whether all workers have carried out a command."""
+        return _is_completed(self._control, number)
 
     def blocking(self) -> AbstractContextManager[None]:
         """Ask workers for a message while the context is open. In it, check `is_acknowledged` again before blocking."""
@@ -220,7 +247,11 @@ class LearnerMailbox:
 
 
 class WorkerMailbox:
-    """A worker's side: receives commands and acknowledges them."""
+    """A worker's side: receives commands and acknowledges them.
+
+    Attributes:
+        is_first: whether the last command that `receive` has returned is the first of those sent at once.
+    """
 
     def __init__(self, control: Control, worker: int, commands: PipeQueue, reports: PipeQueue, *, spins: bool) -> None:
         """Create the mailbox of one worker. The commands sent so far were for the process before it.
@@ -228,16 +259,18 @@ class WorkerMailbox:
         Args:
             spins: whether to spin between minibatches. It needs a core for each worker.
         """
-        self._row = control.commands[worker]
+        self._control, self._row = control, control.commands[worker]
+        self._begun = control.begun[worker : worker + 1]
         self._acknowledged = control.acknowledged[worker : worker + 1]
         self._blocked = control.worker_blocked[worker : worker + 1]
         self._learner_blocked = control.learner_blocked
-        self._sequence_number = int(self._row[0])
+        self._times_sent = int(self._row[0])
+        self._pending: dict[int, Command] = {}  # by number
         self._asked, self._answered = control.asked[worker : worker + 1], control.answered[worker : worker + 1]
         self._asked[:] = self._answered  # the process before it may have asked
         self._commands, self._reports = commands, reports
         self._spin_wait = SpinWait() if spins else None
-        self._in_update = False
+        self._is_soon = False
 
     def receive(self) -> Command | None:
         """Wait for the next command.
@@ -245,17 +278,34 @@ class WorkerMailbox:
         Returns:
             None if the worker has to end, because the learner has sent Stop or has ended.
         """
-        if self._spin_wait is not None and self._in_update:
-            self._spin_wait(self._has_command)
-        if not self._wait_until(self._has_command):
+        condition = self._is_my_turn if self._pending else self._has_command
+        if self._spin_wait is not None and self._is_soon:
+            self._spin_wait(condition)
+        if not self._wait_until(condition):
             return None
-        self._sequence_number += 1
-        _, kind, *arguments = self._row.tolist()
-        command_type = _KINDS[kind]
-        command: Command = command_type(*arguments[: len(command_type._fields)])
-        # After a minibatch, the next command usually follows within a millisecond.
-        self._in_update = isinstance(command, UPDATE_COMMANDS)
+        self.is_first = not self._pending
+        if self.is_first:
+            self._times_sent += 1
+            self._pending = self._read_commands()
+        self._begun[0] = number = min(self._pending)
+        fence()
+        command = self._pending[number]
+        self._is_soon = isinstance(command, SOON_FOLLOWED)
         return command
+
+    def _read_commands(self) -> dict[int, Command]:
+        """Return the commands in the row by number, without those that the process before this one has completed."""
+        _, first, last, *rest = self._row.tolist()
+        commands = {}
+        for number in range(max(first, int(self._acknowledged[0]) + 1), last + 1):
+            kind, *arguments = rest[3 * (number - first) :][:3]
+            commands[number] = _KINDS[kind](*arguments[: len(_KINDS[kind]._fields)])
+        return commands
+
+    def _is_my_turn(self) -> bool:
+        """Whether the workers and the learner have completed the command before the next one."""
+        before = min(self._pending) - 1
+        return bool(self._control.learner_completed[0] >= before) and _is_completed(self._control, before)
 
     def ask(self) -> None:
         """Ask the learner to act, and wait until it has. Raises LearnerEnded if the worker has to end before."""
@@ -279,7 +329,7 @@ class WorkerMailbox:
         return True
 
     def _has_command(self) -> bool:
-        return bool(self._row[0] != self._sequence_number)
+        return bool(self._row[0] != self._times_sent)
 
     def _must_end(self) -> bool:
         """Block until a message arrives, the learner ends, or BLOCK_SECONDS pass.
@@ -296,10 +346,17 @@ class WorkerMailbox:
         return bool(ready)
 
     def acknowledge(self) -> None:
-        """Acknowledge that the last command has been carried out, and wake up the learner if it blocks."""
+        """Acknowledge that the last command has been carried out.
+
+        The last worker wakes up the learner. If each did, it would take the core of one that still works.
+        """
+        number = min(self._pending)
+        del self._pending[number]
         fence()
-        self._acknowledged[0] = self._sequence_number
-        self._notify()
+        self._acknowledged[0] = number
+        fence()
+        if _is_completed(self._control, number):
+            self._notify()
 
     def _notify(self) -> None:
         """Wake up the learner if it blocks."""

@@ -47,6 +47,8 @@ class Evaluate(NamedTuple):
 Command = Collect | ComputeGradients | ReduceGradients | StepOptimizer | Update | Evaluate
 UPDATE_COMMANDS = (ComputeGradients, ReduceGradients, StepOptimizer)
 """Commands of a minibatch. They follow each other within a millisecond."""
+SOON_FOLLOWED = (Collect, *UPDATE_COMMANDS)
+"""Commands after which the next one usually follows within a few milliseconds."""
 
 
 class Times(NamedTuple):

@@ -37,7 +37,7 @@ WORK: dict[type[Command], tuple[str, str]] = {
     Update: ("gradient", "shards"),
 }
 """For each command: the phase of the timer in which it begins, and the field of `Part` that contains its work."""
-MIN_DIVIDED_SUM, MIN_DIVIDED_STEP = 2**20, 2**18
+MIN_DIVIDED_SUM, MIN_DIVIDED_STEP = 2**18, 2**16
 """Workers help to add the gradients of all shards from this many numbers on, and to step the optimizer from this many
 parameters on. With fewer, signaling costs more."""
 
@@ -180,7 +180,7 @@ class Share:
             self._drawn |= [name in drawn for name in NAMES]
 
     def execute(self, command: Command) -> tuple[float, float]:
-        """Carry out a command, with one thread and in full precision.
+        """Carry out the own part of a command, if there is one, with one thread and in full precision.
 
         Returns:
             When it began and ended, in seconds of the monotonic clock.
@@ -189,6 +189,8 @@ class Share:
             EnvError: if an environment raises while its rollout is collected.
             ShmppoError: if an environment raises in an evaluation.
         """
+        if not self._part.has(type(command)):
+            return (now := self.timer.switch("other")), now
         began = self.timer.switch(WORK[type(command)][0])
         set_numeric_modes()  # the code of an environment or a callback may have changed them
         match command:

@@ -55,7 +55,7 @@ class WorkerSetup:
     """The shared memory, uint8 [bytes]."""
     log_file: Path
     spins: bool
-    """Whether the worker spins between minibatches before it blocks. It does if each worker has a core."""
+    """Whether the worker spins before it blocks. It does if each worker has a core and if it computes gradients."""
     part: Part
     """Its part of the work."""
     index: int
@@ -122,7 +122,9 @@ def _serve(setup: WorkerSetup, commands: PipeQueue, reports: PipeQueue) -> None:
     with suppress(LearnerEnded):
         while (command := mailbox.receive()) is not None:
             share.timer.reset()
-            interval[:] = share.execute(command)
+            began, interval[1] = share.execute(command)
+            if mailbox.is_first:
+                interval[0] = began
             seconds[:] = share.timer.reset()
             mailbox.acknowledge()
     share.close()

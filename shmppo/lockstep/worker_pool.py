@@ -12,7 +12,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.lockstep.action_log import ActionLog
 from shmppo.lockstep.mailbox import LearnerMailbox
-from shmppo.lockstep.pool import Collect, Command, Evaluate, Times
+from shmppo.lockstep.pool import Collect, Command, ComputeGradients, Evaluate, Times
 from shmppo.lockstep.share import WORK, Share, divide_work
 from shmppo.lockstep.worker import WorkerSetup
 from shmppo.lockstep.worker_processes import WorkerProcesses
@@ -29,8 +29,8 @@ class WorkerPool:
     It has W worker processes in lock-step. Without workers (--workers 0), the learner's process does all the work.
 
     Signaling seconds are the time that lock-step itself costs. They are the sum of two delays on the monotonic clock:
-    - from the learner's command to the start of its execution, as a mean over the processes that execute it;
-    - from the end of the last process to the moment at which the learner continues.
+    - from the learner's commands to the start of the first one, as a mean over the processes that execute it;
+    - from the end of the last one in the last process to the moment at which the learner continues.
 
     Attributes:
         timer: measures the phases of the learner.
@@ -65,7 +65,9 @@ class WorkerPool:
         spins = config.num_workers <= usable_cores()
         self._helpers = {kind: [w for w, part in enumerate(self._parts) if part.has(kind)] for kind in WORK}
         setups = [
-            WorkerSetup(config, task, buffers.fields, buffers.memory, log_file, spins, part, w)
+            WorkerSetup(
+                config, task, buffers.fields, buffers.memory, log_file, spins and part.has(ComputeGradients), part, w
+            )
             for w, part in enumerate(self._parts)
         ]
         self._mailbox = LearnerMailbox(buffers.control)
@@ -103,8 +105,11 @@ class WorkerPool:
             self._share = None  # it may have memory on a device
             self.start(self._model)
 
-    def execute(self, command: Command) -> None:
+    def execute(self, *commands: Command) -> None:
         """Let every process that has a part of a command do it, and wait until all have done theirs.
+
+        Args:
+            commands: up to three, each of which begins when all processes have done the one before.
 
         Raises:
             EnvError: if an environment raises while its rollout is collected.
@@ -112,30 +117,36 @@ class WorkerPool:
             WorkerError: if a worker has been replaced too often, fails in an optimizer step, or raises anything else.
         """
         assert self._share is not None, "the pool has not been started"
-        if self.workers.server is not None and isinstance(command, Collect):
+        if self.workers.server is not None and isinstance(commands[0], Collect):
             self.workers.server.load()
-        workers = self._helpers[type(command)]
+        workers = sorted({w for command in commands for w in self._helpers[type(command)]})
+        timer, timings, collects = self.timer, self._buffers.timings, isinstance(commands[0], Collect)
         if not workers:
-            if self._part.has(type(command)):  # a rank may have no episode of an evaluation
+            for command in commands:
                 began, ended = self._share.execute(command)
-                if isinstance(command, Collect):
-                    self._collect_seconds = self._worker_seconds[0] = ended - began
+            if collects:
+                self._collect_seconds = self._worker_seconds[0] = ended - began
             return
-        timer, timings = self.timer, self._buffers.timings
-        waiting = "evaluation" if isinstance(command, Evaluate) else "wait"
+        waiting = "evaluation" if isinstance(commands[0], Evaluate) else "wait"
         sent = timer.switch(waiting)
-        self._mailbox.send(workers, command)
-        own = [self._share.execute(command)] if self._part.has(type(command)) else []
-        timer.switch(waiting)
-        self.workers.wait_replacing_failed(workers, command)
+        numbers, own = self._mailbox.send(workers, *commands), []
+        for number, command in zip(numbers, commands, strict=True):
+            if self._part.has(type(command)):
+                own.append(self._share.execute(command))
+                timer.switch(waiting)
+            self._mailbox.complete(number)
+            self.workers.wait_replacing_failed(workers, command, number)
+            if command is not commands[-1]:
+                self._mailbox.wake_up(workers)
         now = timer.switch("other")
         if isinstance(command, Evaluate):  # its whole time belongs to the phase "evaluation"
             return
         if not own:
             timer.add_blocked(now - sent, timings.phase_seconds[workers])
-        starts, ends = np.array([*own, *timings.command_interval[workers]]).T
+        intervals = [*timings.command_interval[workers], *([(own[0][0], own[-1][1])] if own else [])]
+        starts, ends = np.array(intervals).T
         self._signaling_seconds += float((starts - sent).mean() + now - ends.max())
-        if isinstance(command, Collect):
+        if collects:
             self._collect_seconds, self._worker_seconds = now - sent, timings.phase_seconds.sum(axis=1)
 
     def take_times(self) -> Times:

@@ -144,7 +144,7 @@ class WorkerProcesses:
         self.changed_values: set[str] = set()
         self.server: ActingServer | None = None
         self._setups, self._actions, self._mark_lost = setups, actions, mark_lost
-        self._config, self._spins = config, all(setup.spins for setup in setups)
+        self._config, self._spins = config, any(setup.spins for setup in setups)
         self._start_seconds = max(MIN_START_SECONDS, config.worker_timeout)
         self._mailbox, self._progress = mailbox, progress
         self._spin_wait = SpinWait()
@@ -195,7 +195,7 @@ class WorkerProcesses:
         """
         while indices:
             failed = []
-            for w, report in self._reports(indices, self._start_seconds, commanded=False):
+            for w, report in self._reports(indices, self._start_seconds):
                 if isinstance(report, Ready):
                     for n in report.lost:
                         self._mark_lost(n)
@@ -212,30 +212,37 @@ class WorkerProcesses:
                 failed.append(w)
             indices = failed
 
-    def wait_replacing_failed(self, indices: Iterable[int], command: Command) -> None:
-        """Wait until workers have carried out their command. Replace those that die or stall, and send it again.
+    def wait_replacing_failed(self, indices: Iterable[int], command: Command, number: int) -> None:
+        """Wait until workers have carried out a command. Replace those that die or stall, and send it again.
+
+        number: of the command.
 
         Raises:
             ShmppoError: if a worker raises. It would raise again.
-            WorkerError: if a worker has been replaced too often, or dies or stalls in an optimizer step, which cannot
-                be repeated.
+            WorkerError: if a worker has been replaced too often, or dies or stalls after it has begun its part of an
+                optimizer step, which cannot be repeated.
         """
-        if self._spins and isinstance(command, UPDATE_COMMANDS) and self._spin_wait(self._mailbox.all_acknowledged):
+        if (
+            self._spins
+            and isinstance(command, UPDATE_COMMANDS)
+            and self._spin_wait(lambda: self._mailbox.is_completed(number))
+        ):
             return
         # An evaluation may make environments, as a start does.
         seconds = self._start_seconds if isinstance(command, Evaluate) else self._config.worker_timeout
         while indices:
             failed = []
-            for w, report in self._reports(indices, seconds, commanded=True):
+            for w, report in self._reports(indices, seconds, number):
                 if isinstance(report, Failed):
                     raise report.error(w)
                 if isinstance(report, WorkerError):
-                    if isinstance(command, StepOptimizer):
+                    steps = isinstance(command, StepOptimizer) and self._setups[w].part.has(StepOptimizer)
+                    if steps and self._mailbox.has_begun(w, number):
                         raise report
                     self._replace(w, report)
                     failed.append(w)
             self.wait_ready(failed)
-            self._mailbox.send(failed, command)
+            self._mailbox.send_again(failed)
             indices = failed
 
     def _replace(self, index: int, error: ShmppoError) -> None:
@@ -262,13 +269,13 @@ class WorkerProcesses:
         self._start(index)
 
     def _reports(
-        self, indices: Iterable[int], timeout: float, *, commanded: bool
+        self, indices: Iterable[int], timeout: float, number: int | None = None
     ) -> Iterator[tuple[int, Ready | Failed | WorkerError | None]]:
         """Wait for one report of each worker, and yield them in the order of their arrival.
 
         Args:
             timeout: seconds after which a worker without progress is stalled (see `StallDetector`).
-            commanded: whether the workers have a command. Otherwise they start.
+            number: of the command that they carry out. None: they start.
 
         Yields:
             (index of the worker, report). The report is None if the worker has acknowledged its command, Failed if it
@@ -278,16 +285,16 @@ class WorkerProcesses:
         interval = timeout / 4
         detector = StallDetector(self._progress, timeout, interval)
         while waiting:
-            if commanded and self.server is not None and (asking := self._mailbox.asking(waiting)):
+            if number is not None and self.server is not None and (asking := self._mailbox.asking(waiting)):
                 self.server.act(asking)
                 self._mailbox.answer(asking)
-            ready, reported = self._block(list(waiting.values()), interval, commanded), False
+            ready, reported = self._block(list(waiting.values()), interval, number), False
             for index, worker in list(waiting.items()):
                 report: Ready | WakeUp | Failed | WorkerError | None
-                if commanded and self._mailbox.is_acknowledged(index):
+                if number is not None and self._mailbox.is_acknowledged(index, number):
                     report = None
                 elif any(handle in ready for handle in worker.handles):
-                    report = _next_report(worker, starting=not commanded)
+                    report = _next_report(worker, starting=number is None)
                 else:
                     continue
                 if isinstance(report, WakeUp):  # the next round of the loop checks for the acknowledgement
@@ -310,20 +317,20 @@ class WorkerProcesses:
                 )
                 yield w, error
 
-    def _block(self, workers: list[WorkerProcess], timeout: float, commanded: bool) -> list[Any]:
+    def _block(self, workers: list[WorkerProcess], timeout: float, number: int | None) -> list[Any]:
         """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
 
-        If `commanded`, return also when a worker has acknowledged its command, and after BLOCK_SECONDS at the latest.
+        With the number of a command, return also when all have acknowledged it, and after BLOCK_SECONDS at the latest.
 
         Returns:
             The handles that are ready.
         """
         handles = [handle for worker in workers for handle in worker.handles]
-        if not commanded:
+        if number is None:
             return wait(handles, timeout)
         with self._mailbox.blocking():
             indices = [worker.index for worker in workers]
-            if any(map(self._mailbox.is_acknowledged, indices)):
+            if any(self._mailbox.is_acknowledged(index, number) for index in indices):
                 return []
             if self.server is not None and self._mailbox.asking(indices):
                 return []

@@ -176,18 +176,22 @@ class EvaluationResults:
 
 @dataclass(frozen=True)
 class Timings:
-    """Times of the last command, which the workers measure."""
+    """Times of the last commands, which the workers measure."""
 
-    phase_seconds: np.ndarray = shared(WORKER, ANY_COMMAND, "f8", "W phases", "seconds of the command by phase")
-    command_interval: np.ndarray = shared(WORKER, ANY_COMMAND, "f8", "W 2", "start and end of it (monotonic clock)")
+    phase_seconds: np.ndarray = shared(WORKER, ANY_COMMAND, "f8", "W phases", "seconds of the last one by phase")
+    command_interval: np.ndarray = shared(WORKER, ANY_COMMAND, "f8", "W 2", "start of the first, end of the last one")
 
 
 @dataclass(frozen=True)
 class Control:
     """Commands, acknowledgements, and progress. Other processes may read these fields while they are written."""
 
-    commands: np.ndarray = shared(LEARNER, ANY, "i8", "W 4", "sequence number, kind, and up to two arguments")
-    acknowledged: np.ndarray = shared(WORKER, ANY, "i8", "W", "sequence number of the last command that it completed")
+    commands: np.ndarray = shared(
+        LEARNER, ANY, "i8", "W 12", "times sent, numbers of the first and last command; each: kind, two arguments"
+    )
+    begun: np.ndarray = shared(WORKER, ANY, "i8", "W", "number of the last command that it began")
+    acknowledged: np.ndarray = shared(WORKER, ANY, "i8", "W", "number of the last command that it completed")
+    learner_completed: np.ndarray = shared(LEARNER, ANY, "i8", "1", "the same for the learner's part")
     asked: np.ndarray = shared(WORKER, ANY, "i8", "W", "number of steps for which it has asked the learner to act")
     answered: np.ndarray = shared(LEARNER, ANY, "i8", "W", "number of them that the learner has answered")
     worker_blocked: np.ndarray = shared(WORKER, ANY, "i8", "W", "1 while it blocks on its queue and must be woken up")

@@ -101,11 +101,17 @@ def test_every_command_is_carried_out_once_and_in_order(control: Control, spins:
     draw = np.random.default_rng(0)
     learner, pauses = LearnerMailbox(control), np.random.default_rng(1)
     worker = Worker(control, learner, spins=spins, pause=lambda: float(draw.choice([0.0, 0.0, 1e-3, 5e-3])))
-    for number, command in enumerate(COMMANDS, start=1):
-        learner.send([1], command)
-        assert becomes_true(lambda: learner.is_acknowledged(1))
-        assert (control.commands[1, 0], len(worker.done)) == (number, number)
-        time.sleep(float(pauses.choice([0.0, 0.0, 4e-3])))  # longer than the worker spins
+    sent = 0
+    while sent < len(COMMANDS):
+        batch = COMMANDS[sent : sent + int(pauses.integers(1, 4))]
+        for number in learner.send([1], *batch):
+            assert number == sent + 1
+            assert becomes_true(lambda number=number: learner.is_acknowledged(1, number))
+            time.sleep(float(pauses.choice([0.0, 0.0, 8e-3])))  # longer than the worker spins
+            sent += 1
+            assert len(worker.done) == sent, "the next one begins when the learner has done its part"
+            learner.complete(number)
+            learner.wake_up([1])
     worker.end()
     assert worker.done == COMMANDS
 
@@ -114,12 +120,12 @@ def test_an_acknowledgement_wakes_the_learner_up_only_if_it_blocks(control: Cont
     learner = LearnerMailbox(control)
     worker = Worker(control, learner)
     learner.send([1], COMMANDS[0])
-    assert becomes_true(lambda: learner.is_acknowledged(1))
+    assert becomes_true(lambda: learner.is_acknowledged(1, 1))
     assert worker.reports.messages.empty()
     with learner.blocking():
         learner.send([1], COMMANDS[1])
         assert isinstance(worker.reports.messages.get(timeout=5), WakeUp)
-        assert learner.is_acknowledged(1)
+        assert learner.is_acknowledged(1, 2)
     assert not control.learner_blocked[0]
     worker.end()
 
@@ -139,33 +145,45 @@ def test_a_missed_wake_up_only_delays_the_command(control: Control, monkeypatch:
     learner = LearnerMailbox(control)
     worker = Worker(control, learner, connected=False)
     learner.send([1], COMMANDS[0])
-    assert becomes_true(lambda: learner.is_acknowledged(1))
+    assert becomes_true(lambda: learner.is_acknowledged(1, 1))
     worker.end()
 
 
-def test_all_acknowledged_means_every_worker(control: Control) -> None:
+def test_a_command_is_completed_when_every_worker_that_has_it_has_acknowledged_it(control: Control) -> None:
     learner = LearnerMailbox(control)
     worker = Worker(control, learner)
-    assert learner.all_acknowledged()
-    learner.send([0], COMMANDS[0])  # there is no worker 0
     learner.send([1], COMMANDS[0])
-    assert becomes_true(lambda: learner.is_acknowledged(1))
-    assert not learner.all_acknowledged()
+    assert becomes_true(lambda: learner.is_completed(1))
+    with learner.blocking():
+        learner.send([0, 1], *COMMANDS[:2])  # there is no worker 0
+        learner.complete(2)
+        assert becomes_true(lambda: learner.is_acknowledged(1, 2))
+        assert not learner.is_completed(2)
+        assert worker.reports.messages.empty(), "the last worker wakes the learner up"
+        control.acknowledged[0] = 2
+        assert becomes_true(lambda: learner.is_acknowledged(1, 3))
+    assert len(worker.done) == 3
     worker.end()
 
 
 def test_a_successor_ignores_the_command_to_its_predecessor(control: Control) -> None:
-    """A process that is gone has begun to carry it out. The learner sends it again."""
+    """A process that is gone has begun to carry it out. The learner sends it again, and those that follow it."""
     learner = LearnerMailbox(control)
-    learner.send([1], COMMANDS[0])
+    learner.connect(1, ThreadQueue())  # type: ignore[arg-type]
+    learner.send([1], *COMMANDS[:3])
+    control.acknowledged[1] = 1
+    learner.complete(1)
     commands, reports = ThreadQueue(), ThreadQueue()
     successor = WorkerMailbox(control, 1, commands, reports, spins=False)  # type: ignore[arg-type]
     assert not successor._has_command()
-    learner.send([1], COMMANDS[0])
-    assert successor.receive() == COMMANDS[0]
-    assert not learner.is_acknowledged(1)
+    learner.send_again([1])
+    assert successor.receive() == COMMANDS[1]
+    assert not learner.is_acknowledged(1, 2)
     successor.acknowledge()
-    assert learner.is_acknowledged(1)
+    assert learner.is_acknowledged(1, 2)
+    assert not successor._is_my_turn()
+    learner.complete(2)
+    assert successor.receive() == COMMANDS[2]
 
 
 def test_a_worker_ends_when_the_learner_is_gone(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +199,7 @@ def test_a_command_to_a_dead_worker_raises_nothing(control: Control) -> None:
     control.worker_blocked[1] = 1  # it died while it blocked
     learner.send([1], COMMANDS[0])
     assert control.commands[1, 0] == 1
-    assert not learner.is_acknowledged(1)
+    assert not learner.is_acknowledged(1, 1)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_shapes_by_hand(buffers: SharedBuffers) -> None:
     assert shapes["carry_even.obs"] == shapes["carry_odd.obs"] == (5, 2)
     assert shapes["minibatches.step_targets"] == (100, 4)
     assert shapes["minibatches.bounds"] == (2, 2, 3)
-    assert shapes["control.commands"] == (2, 4)
+    assert shapes["control.commands"] == (2, 12)
 
 
 def test_each_leaf_of_a_nested_observation_is_an_array_of_its_type() -> None:

@@ -63,11 +63,12 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(e
 
     execute = pool.execute
 
-    def poisoned(command: Command) -> None:
-        execute(command)
-        if isinstance(command, ComputeGradients) and command.epoch == epoch:
-            before.append(learner.weights_sha256())
-            buffers.shard_results.gradients[1, 3] = np.nan
+    def poisoned(*commands: Command) -> None:
+        for command in commands:
+            execute(command)
+            if isinstance(command, ComputeGradients) and command.epoch == epoch:
+                before.append(learner.weights_sha256())
+                buffers.shard_results.gradients[1, 3] = np.nan
 
     pool.execute = poisoned  # type: ignore[method-assign]
 
@@ -95,9 +96,9 @@ def test_metrics_are_the_means_of_their_terms_and_the_kl_of_the_last_epoch_that_
     planned(buffers, learner)
     measured, execute = [], pool.execute
 
-    def recorded(command: Command) -> None:
-        execute(command)
-        if isinstance(command, ComputeGradients):
+    def recorded(*commands: Command) -> None:
+        execute(*commands)
+        if any(isinstance(command, ComputeGradients) for command in commands):
             measured.append(buffers.shard_results.loss_terms.sum(0))
 
     pool.execute = recorded  # type: ignore[method-assign]

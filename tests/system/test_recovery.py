@@ -21,6 +21,7 @@ from public_helpers import SIX_ITERATIONS, train_in
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import WorkerError
+from shmppo.lockstep.mailbox import LearnerMailbox
 from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint import BEFORE, NAME, load_selected_checkpoint, save_checkpoint
 
@@ -68,12 +69,24 @@ def test_a_worker_that_dies_in_an_optimizer_step_ends_the_run_which_can_be_resum
 ) -> None:
     """The step of its part cannot be repeated."""
     monkeypatch.setattr("shmppo.lockstep.share.MIN_DIVIDED_STEP", 0)
+    monkeypatch.setattr(LearnerMailbox, "has_begun", lambda *_: True)
     saboteur = Saboteur(monkeypatch, at_round=5, number=signal.SIGKILL, steps=True)
     with pytest.raises(WorkerError, match=r"worker \d died: killed by signal 9"):
         train(sharded(tmp_path / "run"))
     assert saboteur.hit
     assert summary_of(tmp_path / "run")["weights_sha256"] is None
     resume(tmp_path / "run", stop_at_iteration=LAST)
+    assert_same_numbers(tmp_path / "run", undisturbed("lstm", shared_directory))
+
+
+def test_a_worker_that_dies_before_its_part_of_an_optimizer_step_is_replaced(
+    shared_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("shmppo.lockstep.share.MIN_DIVIDED_STEP", 0)
+    saboteur = Saboteur(monkeypatch, at_round=5, number=signal.SIGKILL, steps=True)
+    summary = train(sharded(tmp_path / "run"))
+    assert saboteur.hit
+    assert (summary["worker_restarts"], summary["exact"]) == (1, True)
     assert_same_numbers(tmp_path / "run", undisturbed("lstm", shared_directory))
 
 

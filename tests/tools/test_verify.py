@@ -178,7 +178,11 @@ class Planted:
                 result[self.t, self.n] += 1e-4
             return result
 
-        def changed_execute(pool: WorkerPool, command: Command) -> None:
+        def changed_execute(pool: WorkerPool, *commands: Command) -> None:
+            for command in commands:
+                change_and_execute(pool, command)
+
+        def change_and_execute(pool: WorkerPool, command: Command) -> None:
             if isinstance(command, Collect):
                 self.now, self.steps = command.iteration, 0
             self.steps += isinstance(command, StepOptimizer)
