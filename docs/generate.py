@@ -53,6 +53,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "presets": presets,
         "metrics.csv": partial(tracked, metrics.GLOSSARY | metrics.ADDED_GLOSSARY),
         "eval.csv": partial(tracked, metrics.EVALUATION_GLOSSARY),
+        "episodes.csv": partial(glossary, metrics.EPISODE_GLOSSARY),
         "kl.csv": partial(glossary, KL_GLOSSARY),
         "phases": partial(glossary, PHASE_GLOSSARY),
     }

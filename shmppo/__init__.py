@@ -197,12 +197,14 @@ def plot_runs(
     return Path(out)
 
 
-def read_metrics(run_dir: str | Path, table: Literal["metrics", "eval"] = "metrics") -> dict[str, np.ndarray]:
+def read_metrics(
+    run_dir: str | Path, table: Literal["metrics", "eval", "episodes"] = "metrics"
+) -> dict[str, np.ndarray]:
     """Read the metrics of a run, which may still train.
 
     Args:
         run_dir: the directory of the run.
-        table: the file to read, metrics.csv or eval.csv.
+        table: the file to read, metrics.csv, eval.csv, or episodes.csv.
 
     Returns:
         Each column of numbers, float64 [rows], by name. NaN where there is no value.

@@ -158,7 +158,7 @@ def numbers_of(run_dir: Path, table: str = "metrics.csv") -> list[dict[str, str]
 
 
 def assert_same_numbers(found: Path, expected: Path) -> None:
-    """Assert that a disturbed run has the metrics, weights, and evaluations of the undisturbed one up to LAST.
+    """Assert that a disturbed run has the numbers of the undisturbed one up to LAST, also those of its episodes.
 
     Also the value of the best checkpoint, if the undisturbed run ends there.
     """
@@ -170,6 +170,8 @@ def assert_same_numbers(found: Path, expected: Path) -> None:
         assert row.keys() == other.keys()
     if summary_of(expected)["iterations"] == LAST:
         assert summary_of(found)["best_value"] == summary_of(expected)["best_value"]
+    episodes = numbers_of(expected, "episodes.csv")
+    assert numbers_of(found, "episodes.csv") == [row for row in episodes if int(row["iteration"]) <= LAST]
     if (expected / "eval.csv").exists():
         evaluated = {row["iteration"]: row for row in numbers_of(found, "eval.csv")}
         due = [row for row in numbers_of(expected, "eval.csv") if int(row["iteration"]) <= LAST]

@@ -112,6 +112,10 @@ class EpisodeEnd(NamedTuple):
     """Number of steps."""
     info: Mapping[str, float] = MappingProxyType({})
     """The numbers of `info` that the episode has, by the name of the metric. Empty if it failed."""
+    number: int = 0
+    """Number of the episode in this environment."""
+    crc: int = 0
+    """Its value of `VectorEnv.hashes`."""
 
 
 class EpisodeToRestore(NamedTuple):
@@ -299,7 +303,8 @@ class VectorEnv(ABC):
                 ends.append(EpisodeEnd(i, (), False, True, 0.0, 0))
             else:
                 final, flag = self._final_observation(i), bool(terminated[i])
-                ends.append(EpisodeEnd(i, final, flag, False, float(self.returns[i]), int(self.lengths[i]), info))
+                numbers = float(self.returns[i]), int(self.lengths[i]), info, self.handles[i].episode, self.hashes[i]
+                ends.append(EpisodeEnd(i, final, flag, False, *numbers))
         if completed := [end.i for end in ends if not end.failed]:
             self._begin_next(completed)
         return ends

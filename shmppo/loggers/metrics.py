@@ -78,6 +78,16 @@ _ADDED: Described = {
 ADDED_GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _ADDED.items()}
 """Further columns of runs that use a GPU or an extension. Runs with --info-keys also have `info/KEY`."""
 
+EPISODE_GLOSSARY: dict[str, str] = {
+    "iteration": "iteration in which the episode ended, counted from 1",
+    "environment": "index of its environment among those of all ranks",
+    "episode": "its number in this environment, from 0",
+    "crc": "CRC-32 of its observations and rewards; that of the first agent if there are several",
+    "return": "undiscounted return",
+    "length": "steps",
+}
+"""Every column of episodes.csv, except `info/KEY`."""
+
 EVALUATION_GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
     "env_steps": "finished environment steps",
@@ -110,6 +120,11 @@ DECISIVE = tuple(
     if name not in (*TIMED_COLUMNS, "eval/seconds", WEIGHTS_HASH)
 )
 """Metrics that are the same in two runs of one configuration, also after crashes and resumes."""
+
+
+def episode_columns(config: TrainConfig) -> list[str]:
+    """Return the columns of episodes.csv of a run."""
+    return [*EPISODE_GLOSSARY, *(key.metric for key in config.reported_info)]
 
 
 def tracker_name(name: str) -> str:

@@ -91,6 +91,7 @@ class Rollout:
     joint_end: np.ndarray = collected("?", "T X", "the episode of all columns ended with the step")
     ended_return: np.ndarray = collected("f8", "T N", "return of the episode that ended with the step")
     ended_length: np.ndarray = collected("i8", "T N", "its length; 0 if it failed, −1 if it does not count")
+    ended_episode: np.ndarray = collected("i8", "T N 2", "its number, and its CRC-32 (see `VectorEnv.hashes`)")
     ended_info: np.ndarray = collected("f8", "T N I", "its numbers of `info` (--info-keys); NaN where it had none")
     failed_starts: np.ndarray = collected("i8", "N", "number of episodes whose reset has failed")
     unrepeated: np.ndarray = collected("?", "N", "a skipped episode did not fail again, or one hung")

@@ -29,14 +29,18 @@ class EpisodeStatistics:
         last: the last 100 episodes, the newest last: undiscounted return, number of steps, and the numbers of `info`,
             NaN where an episode had none.
         seen: names of the metrics `info/KEY` that an episode of the run has had.
+        own: the episodes of this rank that ended in the last rollout: environment, number, CRC-32, return, length,
+            and the numbers of `info`.
     """
 
-    def __init__(self, info_keys: Sequence[InfoKey], needed: Collection[str] = ()) -> None:
+    def __init__(self, info_keys: Sequence[InfoKey], needed: Collection[str] = (), columns_per_env: int = 1) -> None:
         """needed: metrics that decide something (see `Decisions`)."""
+        self._columns_per_env = columns_per_env
         self.keys, self.count, self.failed = info_keys, 0, 0
         self._needed = {name.removeprefix("eval/") for name in needed}
         self.last: deque[list[float]] = deque(maxlen=100)
         self.seen: set[str] = set()
+        self.own: list[list[float]] = []
 
     def add(self, episodes: list[list[float]]) -> None:
         """Add finished episodes, the newest last."""
@@ -62,13 +66,16 @@ class EpisodeStatistics:
         t, n = np.nonzero(episode_ends(rollout))
         numbers = rollout.ended_return[t, n], rollout.ended_length[t, n], rollout.ended_info[t, n]
         own = np.column_stack([t, first_row + n, *numbers])
+        finished = own[:, 3] > 0
+        environments = own[:, 1] // self._columns_per_env
+        self.own = np.column_stack([environments, rollout.ended_episode[t, n], own[:, 2:]])[finished].tolist()
         ended = np.concatenate(process_group.gather_rows(own))
         ended = ended[np.lexsort((ended[:, 1], ended[:, 0]))]
-        finished: np.ndarray = ended[ended[:, 3] > 0]
-        self.add(finished[:, 2:].tolist())
+        added: np.ndarray = ended[ended[:, 3] > 0]
+        self.add(added[:, 2:].tolist())
         starts = process_group.gather(rollout.failed_starts.sum(keepdims=True))
         self.failed += int((ended[:, 3] == 0).sum() + starts.sum())
-        return finished
+        return added
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores."""

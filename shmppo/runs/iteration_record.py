@@ -23,7 +23,7 @@ _START_FIELDS = ("model", "optimizer", "schedule", "obs_moments", "return_moment
 """Keys of `Learner.state`."""
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
-    "ended_length", "ended_info", "bootstrap",
+    "ended_length", "ended_episode", "ended_info", "bootstrap",
 )  # fmt: skip
 """Fields of `Rollout` in the order in which a step computes them. The observation comes before them, and what
 extensions add after them."""
@@ -78,7 +78,7 @@ class RecordingLearner(Learner):
             advantages = minibatches.step_targets[:, 0].reshape(rollout.reward.shape)
             valid = np.arange(len(rollout.reward))[:, None] < rollout.valid_steps
             # Other elements of these fields are not written, and contain data of earlier rollouts.
-            written = dict.fromkeys(("ended_return", "ended_length", "ended_info"), episode_ends(rollout))
+            written = dict.fromkeys([name for name in _STEP_FIELDS if name.startswith("ended_")], episode_ends(rollout))
             names = [leaf.field for leaf in self.model.observation.leaves]
             arrays = dict(zip(names, rollout.obs, strict=True))
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | rollout.added

@@ -42,4 +42,5 @@ def train_iterations(session: Session) -> None:
             times = pool.take_times()
             row = state.finish_iteration(rollout, advantages, statistics, times)
         session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
+        session.outputs.episodes.write_rows([state.iteration, *episode] for episode in state.episodes.own)
         session.after_iteration(row, times, evaluation, run)

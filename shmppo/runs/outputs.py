@@ -12,13 +12,13 @@ from typing import Any
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import printable
 from shmppo.loggers.console import ConsoleDisplay
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, columns
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, columns, episode_columns
 from shmppo.loggers.status import RunStatus
 from shmppo.loggers.trackers import LoggerList, Row
 from shmppo.parallel.shared_buffers import Control
 from shmppo.runs.background_check import BackgroundCheck
 from shmppo.storage.history import remove_later
-from shmppo.storage.run_directory import EVALUATIONS, METRICS, SUMMARY, MetricsFile, saving
+from shmppo.storage.run_directory import EPISODES, EVALUATIONS, METRICS, SUMMARY, MetricsFile, saving
 from shmppo.utils import machine
 from shmppo.utils.files import config_error_if_unwritable, write_json
 from shmppo.utils.phase_timer import PhaseTimer
@@ -34,6 +34,7 @@ class Outputs:
 
     Attributes:
         metrics: the file metrics.csv.
+        episodes: the file episodes.csv.
         peak_memory: largest measured memory of all processes together, in bytes. 0 before the first measurement.
     """
 
@@ -70,6 +71,7 @@ class Outputs:
             paused = config.eval_every is not None and iteration % config.eval_every > 0
             remove_later(run_dir, iteration, evaluated=iteration - (ended or paused))
             self.metrics = MetricsFile(run_dir / METRICS, columns(config))
+            self.episodes = MetricsFile(run_dir / EPISODES, episode_columns(config))
             if config.eval_every is not None and config.rank == 0:
                 self._evaluations = MetricsFile(run_dir / EVALUATIONS, tuple(EVALUATION_GLOSSARY))
         self._open = ExitStack()

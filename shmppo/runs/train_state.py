@@ -78,7 +78,7 @@ class TrainState:
         self._code: dict[str, str] = {}
         self.initial_weights: dict[str, Any] | None = None
         self.generators, self._spaces = task.generators, task.stored
-        self.episodes = EpisodeStatistics(config.reported_info, self.decisions.needed)
+        self.episodes = EpisodeStatistics(config.reported_info, self.decisions.needed, config.columns_per_env)
         replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
         limit = REPLAY_LIMIT if replayed else 0
         self.actions = ActionLog(config.rows, task.distribution.action_size, limit, config.columns_per_env)

@@ -293,6 +293,7 @@ class Collector:
                 rollout.joint_end[t, columns], rollout.ended_length[t, columns] = True, -1
             rollout.ended_return[t, end.i] = end.episode_return
             rollout.ended_length[t, end.i] = end.length
+            rollout.ended_episode[t, end.i] = end.number, end.crc
             rollout.ended_info[t, end.i] = info_row(self._config.reported_info, end.info)
         self._first[rows_ended] = True
         truncated = [end for end in ended if not end.terminated and not end.failed]

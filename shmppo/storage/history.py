@@ -12,16 +12,16 @@ from shmppo.errors import ConfigError
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.storage.run_directory import DIRECTORIES, EVALUATIONS, METRICS, TABLES
-from shmppo.utils.files import read_file, write_file
+from shmppo.utils.files import open_file
 
 
 def check_metrics(run_dir: Path, iteration: int) -> None:
     """Raise ConfigError if metrics.csv lacks an iteration before a checkpoint. iteration: of the checkpoint."""
     path = run_dir / METRICS
-    _, kept = _rows_until(path, iteration) if path.is_file() else (b"", [])
+    rows, _ = _rows_until(path, iteration) if path.is_file() else (0, 0)
     require(
-        len(kept) == iteration,
-        f"{path} has {len(kept)} of the {iteration} rows that it had when the checkpoint was written; restore it from "
+        rows == iteration,
+        f"{path} has {rows} of the {iteration} rows that it had when the checkpoint was written; restore it from "
         "a copy, or start a new run with --init-from",
     )
 
@@ -40,9 +40,10 @@ def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
     for name, last in {METRICS: iteration, EVALUATIONS: evaluated, **dict.fromkeys(TABLES, iteration)}.items():
         path = run_dir / name
         if path.is_file():
-            header, kept = _rows_until(path, last)
-            if kept:
-                write_file(path, b"".join([header, *kept]))
+            rows, end = _rows_until(path, last)
+            if rows:
+                with open_file(path, "r+b") as file:
+                    file.truncate(end)
             else:
                 path.unlink()
     for path in [path for name in DIRECTORIES for path in (run_dir / name).glob("*")]:
@@ -50,17 +51,25 @@ def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
             path.unlink()
 
 
-def _rows_until(path: Path, iteration: int) -> tuple[bytes, list[bytes]]:
-    """Return the header of a table, and its rows up to an iteration. A line that was written only in part is left out.
+def _rows_until(path: Path, iteration: int) -> tuple[int, int]:
+    """Return the number of rows of a table up to an iteration, and where they end. Iterations never decrease.
+
+    A line that was written only in part does not count.
 
     Raises:
         ConfigError: if the file is damaged.
     """
-    header, *rows = [line for line in read_file(path).splitlines(keepends=True) if line.endswith(b"\n")] or [b""]
-    try:
-        return header, [row for row in rows if int(row.partition(b",")[0]) <= iteration]
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
+    rows = -1  # the header is none
+    end = 0
+    with open_file(path, "rb") as file:
+        for line in file:
+            try:
+                if not line.endswith(b"\n") or (rows >= 0 and int(line.partition(b",")[0]) > iteration):
+                    break
+            except ValueError as error:
+                raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
+            rows, end = rows + 1, end + len(line)
+    return max(rows, 0), end
 
 
 def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:

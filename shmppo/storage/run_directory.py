@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,10 @@ from shmppo.utils.files import (
 
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 LOCK = "run.lock"
-EVALUATIONS, VIDEOS = "eval.csv", "videos"
+EVALUATIONS, EPISODES, VIDEOS = "eval.csv", "episodes.csv", "videos"
 FAILED_EPISODE = "failed_episode.json"
-TABLES = tuple(name for module in added("files") for name in module.TABLES)
-"""Tables of extensions, whose rows begin with an iteration."""
+TABLES = (EPISODES, *(name for module in added("files") for name in module.TABLES))
+"""Further tables, whose rows begin with an iteration."""
 DIRECTORIES = tuple(name for module in added("files") for name in module.DIRECTORIES)
 """Directories of extensions, whose files are named by iterations."""
 
@@ -198,7 +198,7 @@ def describe(config: TrainConfig) -> dict[str, Any]:
 
 
 class MetricsFile:
-    """The file metrics.csv or eval.csv."""
+    """The file metrics.csv, eval.csv, or episodes.csv."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         """Write the header, or read it if the file exists.
@@ -227,10 +227,17 @@ class MetricsFile:
                 self._add_columns(new)
             cells = {name: str(value) if isinstance(value, int) else f"{value:.10g}" for name, value in row.items()}
             cells[WEIGHTS_HASH] = weights_hash
-            line = ",".join(cells.get(name, "nan") for name in self._columns).encode() + b"\r\n"
-            with open_file(self._path, "r+b") as file:
-                file.seek(0, os.SEEK_END)
-                file.write(line)
+            self._append(",".join(cells.get(name, "nan") for name in self._columns) + "\r\n")
+
+    def write_rows(self, rows: Iterable[Sequence[float]]) -> None:
+        """Append rows with a number for every column, as `write` does."""
+        with saving(self._path.parent):
+            self._append("".join(",".join(f"{number:.10g}" for number in row) + "\r\n" for row in rows))
+
+    def _append(self, lines: str) -> None:
+        with open_file(self._path, "r+b") as file:
+            file.seek(0, os.SEEK_END)
+            file.write(lines.encode())
 
     def _add_columns(self, names: Sequence[str]) -> None:
         """Add columns that are NaN in all rows so far."""

@@ -76,7 +76,10 @@ def test_returns_and_lengths_are_counted_and_begin_again(monkeypatch: pytest.Mon
     envs, script, ((nothing, *_), (ended, *_)) = stepped(monkeypatch, *steps)
     assert nothing == []
     (end,) = ended
-    assert end == EpisodeEnd(1, end.final, terminated=True, failed=False, episode_return=0.1 + 0.2, length=2)
+    unended, *_ = stepped(monkeypatch, *[{"reward": step["reward"]} for step in steps])
+    numbers = {"episode_return": 0.1 + 0.2, "length": 2, "number": 0, "crc": unended.hashes[1]}
+    assert end == EpisodeEnd(1, end.final, terminated=True, failed=False, **numbers)
+    assert unended.hashes[1] not in (0, *envs.hashes)
     assert (type(end.episode_return), type(end.length)) == (float, int), "they are written to files"
     assert (envs.returns.tolist(), envs.lengths.tolist()) == ([3.0, 0.0, 0.0], [2, 0, 2])
     assert (script.resets, [handle.episode for handle in envs.handles]) == ([[0, 1, 2], [1]], [0, 1, 0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from public_helpers import SIX_ITERATIONS
 
-from shmppo import train
+from shmppo import read_metrics, train
 from shmppo.config.info_keys import parse_info_keys
 from shmppo.config.train_config import TrainConfig
 from shmppo.runs.episode_statistics import EpisodeStatistics
@@ -55,6 +57,20 @@ def test_a_key_that_no_episode_has_is_named() -> None:
     statistics.add([[1.0, 5.0, nan, nan, nan, nan]] * 100)
     (text,) = statistics.misleading
     assert text == "info/levle: no episode has had this key so far; correct its name if it is misspelled"
+
+
+def test_episodes_csv_has_every_finished_episode(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(dataclasses.replace(SIX_ITERATIONS, run_dir=str(run_dir), num_envs=3, workers=0, stop_at_iteration=4))
+    metrics, episodes = read_metrics(run_dir), read_metrics(run_dir, "episodes")
+    ended = [int((episodes["iteration"] <= iteration).sum()) for iteration in metrics["iteration"]]
+    assert ended == metrics["episodes"].tolist()
+    assert episodes["return"][-100:].mean() == pytest.approx(metrics["return_mean_100"][-1])
+    assert episodes["length"][-100:].mean() == pytest.approx(metrics["length_mean_100"][-1])
+    for env in range(3):
+        numbers = episodes["episode"][episodes["environment"] == env]
+        assert numbers.tolist() == [*range(len(numbers))] != []
+    assert len(set(episodes["crc"])) == ended[-1], "no two have the same observations"
 
 
 def test_a_warning_is_shown_and_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,8 +198,10 @@ class AgentsVectorEnv(VectorEnv):
             if self._envs[e].done:
                 columns = self._columns(e)
                 total, length = self.total(columns.start), int(self.lengths[columns.start])
-                self.finished.append(EpisodeEnd(columns.start, (), False, False, total, length, self.info_of(e)))
-                self._reset(e, self.handles[columns.start].episode + 1)
+                number, crc = self.handles[columns.start].episode, self.hashes[columns.start]
+                end = EpisodeEnd(columns.start, (), False, False, total, length, self.info_of(e), number, crc)
+                self.finished.append(end)
+                self._reset(e, number + 1)
 
     def info_of(self, e: int) -> dict[str, float]:
         """Return the numbers of `info` as means over the agents that the policy plays, and each agent's return."""
