@@ -178,8 +178,9 @@ def _manifest(trained: TrainedPolicy, policy: ExportedPolicy, inputs: dict[str, 
         result = dict(zip(policy.output_names, policy(*given.values()), strict=True))
         steps.append(
             {
-                "inputs": {k: v[0].tolist() for k, v in given.items()},
-                "outputs": {k: v[0].tolist() for k, v in result.items()},
+                "inputs": _lists(given),
+                "outputs": _lists(result),
+                "distribution": _lists(trained.task.distribution.named(result["params"].numpy())),
             }
         )
         given |= {"state": result["next_state"]} if "state" in given else {}
@@ -189,6 +190,11 @@ def _manifest(trained: TrainedPolicy, policy: ExportedPolicy, inputs: dict[str, 
         "next": {"state": "next_state"} if "state" in inputs else {},
         "reset": "state is 0 in the first step of an episode", **trained.task.stored, "steps": steps,
     }  # fmt: skip
+
+
+def _lists(rows: Any) -> Any:
+    """Return the first row of arrays or tensors, or of dictionaries of them, as lists."""
+    return {name: _lists(row) for name, row in rows.items()} if isinstance(rows, dict) else rows[0].tolist()
 
 
 def _write_onnx(policy: ExportedPolicy, inputs: dict[str, Tensor], path: Path, metadata: str) -> None:
