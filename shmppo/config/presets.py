@@ -246,4 +246,6 @@ def preset_fields(name: str, env: str | None = None) -> dict[str, Any]:
     if fields is not None:
         return dict(fields)
     what = f"--preset auto knows no options for --env {wanted}" if name == AUTO else f"there is no --preset {wanted}"
-    raise ConfigError(f"{what}{nearest(wanted, PRESETS)}; choose one of {', '.join(PRESETS)}, or leave --preset out")
+    names = ", ".join(PRESETS)
+    advice = f"choose one of {names}, or leave --preset out (docs/guides/hyperparameters.md has recipes)"
+    raise ConfigError(f"{what}{nearest(wanted, PRESETS)}; {advice}")

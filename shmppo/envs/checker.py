@@ -16,6 +16,7 @@ from gymnasium.wrappers import TimeLimit
 
 from shmppo.config.checks import require, shown
 from shmppo.envs.snapshots import spaces_of, wrappers_of
+from shmppo.envs.wrappers import MASK_KEY
 from shmppo.errors import ConfigError
 from shmppo.spaces.observations import NUMBERS, ObservationError, ObservationSpec, observation_spec
 from shmppo.utils.global_generators import OwnGenerators
@@ -89,6 +90,8 @@ def _check_episode(
         observation, info = returned
     require(isinstance(info, dict), f"{where}: reset returned the info {shown(info)}; {RESET_RULE}")
     check_observation(where, "reset", env.observation_space, observation)
+    if MASK_KEY in info and f"'{MASK_KEY}'" not in str(env.observation_space):
+        log.warning("%s: info has an %s, which the policy does not read; add --action-masks", where, MASK_KEY)
     first = copy.deepcopy(observation)  # the environment may reuse its arrays
     env.action_space.seed(seed)
     action = choose_action(observation)

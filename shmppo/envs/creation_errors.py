@@ -64,7 +64,11 @@ def creation_error(env_id: str, error: BaseException, arguments: Mapping[str, An
         if not isinstance(error, gymnasium.error.UnregisteredEnv):
             return ConfigError(f"--env {env_id} could not be made: {text}")
         module = env_id.rpartition(":")[0]
-        advice = f"check the name in {module}" if module else "for an id that a module registers, use --env module:Id"
+        advice = (
+            f"check the name in {module}"
+            if module
+            else "for a class, a factory, or an id of a module, use --env module:Name"
+        )
         return ConfigError(f"--env {env_id} is not registered ({text}); {advice}")
     given = f"; it was given the arguments {shown(dict(arguments))}" if arguments else ""
     return ConfigError(

@@ -82,7 +82,7 @@ EPISODE_GLOSSARY: dict[str, str] = {
     "iteration": "iteration in which the episode ended, counted from 1",
     "environment": "index of its environment among those of all ranks",
     "episode": "its number in this environment, from 0",
-    "crc": "CRC-32 of its observations and rewards; that of the first agent if there are several",
+    "crc": "CRC-32 of its observations and rewards",
     "return": "undiscounted return",
     "length": "steps",
 }

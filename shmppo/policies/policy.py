@@ -26,7 +26,7 @@ from shmppo.models.actor_critic import ActorCritic, network_weights, parameter_s
 from shmppo.sampling.actor import Actor
 from shmppo.sampling.evaluation import Others
 from shmppo.spaces.normalization import RunningMoments
-from shmppo.spaces.observations import NUMBERS, ObservationSpec
+from shmppo.spaces.observations import NUMBERS, ObservationError, ObservationSpec
 from shmppo.spaces.stored import space_from_json
 from shmppo.storage.checkpoint import check_learner, load_selected_checkpoint
 from shmppo.utils.files import user_path
@@ -301,7 +301,14 @@ class Policy:
         leaves = self._trained.task.observation.leaves
         if isinstance(obs, list) and obs and isinstance(obs[0], dict):
             raise ValueError("obs is a list; pass one dict of arrays that have n as the first axis")
-        given = {i: np.asarray(leaves[i].extract(obs)) for i in needed}
+        try:
+            found = {i: leaves[i].extract(obs) for i in needed}
+        except ObservationError as error:
+            names = ", ".join(dict.fromkeys(repr(leaf.keys[0]) for leaf in leaves if leaf.keys))
+            hint = f"; it must be as make_environment(policy.config) returns it, with {names}" if names else ""
+            raise ObservationError(f"{error}{hint}") from error
+        parts = {i: np.concatenate(part, axis=-1) if isinstance(part, tuple) else part for i, part in found.items()}
+        given = {i: np.asarray(part) for i, part in parts.items()}  # a tuple: the mask of each action dimension
         first = given[needed[0]]
         batch = first.shape[:1] if first.ndim == len(leaves[needed[0]].env_shape) + 1 else ()
         if batch == (0,):

@@ -33,7 +33,7 @@ from shmppo.errors import ConfigError
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.tools.export_c import example_of, export_c
-from shmppo.utils.files import config_error_if_unwritable, user_path, write_json
+from shmppo.utils.files import config_error_if_unwritable, make_parent_directory, user_path, write_json
 from shmppo.utils.user_code import describe_error
 from shmppo.version import __version__
 
@@ -123,6 +123,7 @@ def export(
         path.suffix == SUFFIXES[format] and path.stem not in ("config", "summary"),
         f"--out is {path}; give it a name that ends with {SUFFIXES[format]}, but not config or summary",
     )
+    make_parent_directory(path, "--out")
     trained = load_trained(run_dir, checkpoint, trust)
     policy = ExportedPolicy(trained).eval()
     leaves, names = trained.task.observation.leaves, trained.input_names

@@ -218,6 +218,13 @@ def test_the_check_skips_failing_episodes_but_no_broken_rule(where: str) -> None
         check_contract(env, "--env X", choose, OwnGenerators(()), attempts=20)
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_mask_that_the_policy_does_not_read_is_warned_of(masks: bool, caplog: pytest.LogCaptureFixture) -> None:
+    found = warnings_of(caplog, env="space_environments:Masked-v0", env_kwargs={"sizes": [3]}, action_masks=masks)
+    expected = "--env space_environments:Masked-v0: info has an action_mask, which the policy does not read; add "
+    assert found == [] if masks else found[0] == f"{expected}--action-masks"
+
+
 def warnings_of(caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
     caplog.clear()
     inspect_task(TrainConfig(num_envs=1, minibatches=1, **options))

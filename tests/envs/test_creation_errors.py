@@ -25,9 +25,9 @@ MESSAGES = {
     "environments:np": "is neither a class nor a Python function, but a module; name one of them",
     "environments:Nothing-v7": r"is not registered \(.*\); check the name in environments$",
     "sys:exit": "is neither a class nor a Python function, but a builtin_function_or_method; name one of them",
-    "nothing.Maze": r"is not registered \(.*\); for an id that a module registers, use --env module:Id$",
-    "ALE/Pong-v5": r"is not registered.*; for an id that a module registers, use --env module:Id$",
-    "CartPol-v1": r"is not registered \(.* Did you mean: `CartPole`\?\); for an id that a module registers",
+    "nothing.Maze": r"is not registered \(.*\); for a class, a factory, or an id of a module, use --env module:Name$",
+    "ALE/Pong-v5": r"is not registered.*; for a class, a factory, or an id of a module, use --env module:Name$",
+    "CartPol-v1": r"is not registered \(.* Did you mean: `CartPole`\?\); for a class, a factory, or an id of a module",
     "CartPole-v9": r"is not registered \(.* provides versioned environments: \[ `v0`, `v1` \]\); for",
     "LunarLander-v2": "could not be made: .* deprecated. Please use `LunarLander-v3` instead$",
 }

@@ -91,6 +91,13 @@ def test_the_distribution_and_the_value_are_those_of_the_network(run: Path) -> N
         assert (found["probabilities"].argmax(-1) == actions).all()
     elif run.name == "masks":
         assert list(found) == [0, 1]
+        given = stacked(observations)
+        as_info = {**given, "action_mask": tuple(np.split(given["action_mask"], [3], axis=-1))}
+        np.testing.assert_array_equal(policy.act(as_info, state)[0], actions)
+        with pytest.raises(
+            ValueError, match=r"it must be as make_environment\(policy.config\) .* 'obs', 'action_mask'"
+        ):
+            policy.act({"wrong": 1}, state)
         for part in found.values():
             np.testing.assert_allclose(part["probabilities"].sum(-1), 1, atol=1e-6)
             assert (part["probabilities"] == 0).any(), "a masked action has no probability"

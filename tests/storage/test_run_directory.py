@@ -31,7 +31,7 @@ def test_a_run_can_be_replaced(tmp_path: Path) -> None:
     assert summary_of(path)["iterations"] == 6, "what cannot start replaces nothing"
     train(dataclasses.replace(config, seed=2, stop_at_iteration=2), overwrite=True)
     assert len(csv_rows(path / "metrics.csv")) == 2
-    written = {"config.json", "metrics.csv", "summary.json", "run.log", "run.lock", "notes.txt"}
+    written = {"config.json", "metrics.csv", "episodes.csv", "summary.json", "run.log", "run.lock", "notes.txt"}
     assert {file.name for file in path.iterdir() if not file.name.startswith("checkpoint")} == written
     with pytest.raises(ConfigError, match="is read by the new run; name another one"):
         train(dataclasses.replace(config, init_from=str(path)), overwrite=True)
