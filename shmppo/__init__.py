@@ -116,13 +116,13 @@ def resume(
     Args:
         run_dir: the directory of the run.
         checkpoint: the checkpoint, see `load_policy`.
-        new_run_dir: a directory to continue in. It gets the metrics up to the checkpoint. None: `run_dir` for the
-            newest checkpoint, otherwise RUN_DIR-from-ITERATION.
+        new_run_dir: a directory to continue in, as a branch. It gets the metrics up to the checkpoint. None: `run_dir`
+            for the newest checkpoint, otherwise RUN_DIR-from-ITERATION.
         callback, loggers: see `train`.
         trust: names of modules and packages. The run may import code only from these, from `gymnasium.wrappers`, and
             from `shmppo.envs.wrappers`, for example its own environment, wrappers, and network.
-        changes: fields of the configuration to change, for example total_steps or workers. Only the fields in
-            `shmppo.config.resumable.RESUMABLE` can change. The others would change the weights.
+        changes: fields of the configuration to change, for example total_steps or workers: those in
+            `shmppo.config.resumable.RESUMABLE`, or for a branch those in `BRANCHABLE`. Others need a new run.
 
     Returns:
         The content of summary.json.

@@ -135,15 +135,22 @@ def undisturbed(case: str, root: Path) -> Path:
     return shared_run(root, case, lambda run_dir: configuration(case, run_dir, **last))
 
 
-def disturb(case: str, how: Disturbance, run_dir: Path) -> dict[str, Any]:
-    """Train a case up to iteration LAST with a disturbance, and return the summary."""
+def disturb(case: str, how: Disturbance, run_dir: Path, parent: Path | None = None, **branched: Any) -> dict[str, Any]:
+    """Train a case up to iteration LAST with a disturbance, and return the summary.
+
+    With `parent`, the run is a branch of that run, and `branched` the options that it changes.
+    """
 
     def callback(row: dict[str, float]) -> None:
         if row["iteration"] == how.killed:
             worker_processes()[0].kill()
 
-    config = configuration(case, run_dir, workers=how.workers, stop_at_iteration=how.stop or LAST, **how.changes)
-    summary = train(config, callback=callback)
+    changes = {"workers": how.workers, "stop_at_iteration": how.stop or LAST, **how.changes}
+    config = configuration(case, run_dir, **changes)
+    if parent is None:
+        summary = train(config, callback=callback)
+    else:
+        summary = resume(parent, new_run_dir=run_dir, callback=callback, **changes, **branched)
     assert summary["worker_restarts"] == (how.killed is not None)
     if how.stop is None:
         return summary

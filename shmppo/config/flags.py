@@ -22,7 +22,7 @@ from shmppo.config.hints import refuse_foreign_flags
 from shmppo.config.option import fields_with, option
 from shmppo.config.presets import preset_fields
 from shmppo.config.removed import without_removed
-from shmppo.config.resumable import RESUMABLE, refusal
+from shmppo.config.resumable import BRANCHABLE, RESUMABLE, refusal
 from shmppo.config.train_config import EXTENSIONS, ExtensionFields, TrainConfig, typed_fields
 from shmppo.config.trust import Modules, check_trust, modules_of
 from shmppo.errors import ConfigError
@@ -245,8 +245,8 @@ class ResumeOptions:
     """The checkpoint: last, best, the number of an iteration, or a checkpoint file. An older checkpoint than the last
     one is resumed in a new directory, so that nothing is lost."""
     run_dir: Path | None = None
-    """A new directory to continue in. It gets the metrics up to the checkpoint. None: RUN_DIR for the last checkpoint,
-    otherwise RUN_DIR-from-ITERATION."""
+    """A new directory to continue in, as a branch, for which more options may change. It gets the metrics up to the
+    checkpoint. None: RUN_DIR for the last checkpoint, otherwise RUN_DIR-from-ITERATION."""
     trust: Modules = ()
     """A module or package that may be imported although only a run directory names it, for example that of its
     environment. Give the flag once per module."""
@@ -259,9 +259,9 @@ def _resume_config() -> Any:
     """
     kinds, texts = typing.get_type_hints(TrainConfig, include_extras=True), field_texts(TrainConfig)
     fields: list[tuple[str, Any, Any]] = []
-    for name in RESUMABLE:
+    for name in BRANCHABLE:
         text = re.sub(r" None: [^.]*\.", "", texts[name])
-        default, kind = (False, bool) if kinds[name] is bool else (None, kinds[name] | None)
+        default, kind = (getattr(TrainConfig, name), bool) if kinds[name] is bool else (None, kinds[name] | None)
         fields.append((name, kind, dataclasses.field(default=default, metadata={"help": text})))
     text = "Resume a run from its newest checkpoint. Flags replace its options."
     return dataclasses.make_dataclass(
@@ -282,17 +282,16 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     prog, given, fields = program("train"), given_fields(arguments), TrainConfig().fields().keys()
     known = {field.name for field in dataclasses.fields(ResumeConfig)}
     refuse_foreign_flags(arguments, [flag(name) for name in fields | known])
-    fixed = given & fields - known
-    if fixed:
+    if given & fields - known:
         flags: list[list[str]] = [[]]  # each with its values
         for word in arguments:
             if word.startswith("--"):
                 flags.append([])
             flags[-1].append(word)
-        changes = [shlex.join(words) for words in flags if given_fields(words) & fixed]
+        changes = [shlex.join(words) for words in flags if given_fields(words) & fields - {*RESUMABLE}]
         raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes))
     example = "--resume runs/pendulum --total-steps 1000000 --anneal-steps 1000000"
     options = parse(ResumeConfig, arguments, prog, example=example)
-    changes_of_run = {name: getattr(options, name) for name in RESUMABLE if name in given}
+    changes_of_run = {name: getattr(options, name) for name in BRANCHABLE if name in given}
     where = {"checkpoint": options.checkpoint, "new_run_dir": options.run_dir, "quiet": options.quiet}
     return user_path(options.resume, "--resume"), {**where, "trust": options.trust, **changes_of_run}

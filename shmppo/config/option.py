@@ -50,6 +50,9 @@ class Traits:
     """Whether `resume` may change it. At a given iteration, the weights depend on only two of these options: on
     anneal_steps, and on the content of recorded episodes. If a change of anneal_steps alters the schedule of finished
     iterations, or if the recording has other content, no new run gives the same weights, so the run becomes inexact."""
+    branchable: bool = False
+    """Whether a branch may change it, but no resume in the same directory. Environments, networks, random numbers, and
+    the form of the train state do not depend on it."""
     read_by_schedule: bool = False
     """Whether it cannot change with --env-schedule, which may read results of evaluations."""
     one_column: bool = False

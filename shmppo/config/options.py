@@ -171,7 +171,7 @@ class NetworkOptions:
     of 0 and 1, or one array per dimension."""
     squash_actions: bool = False
     """Squash Box actions into their bounds with tanh instead of clipping them, in each dimension with two bounds."""
-    log_std_min: float | None = None
+    log_std_min: float | None = option(None, branchable=True)
     """Minimum of the log standard deviation. With --std parameter, smaller values are raised to it after each optimizer
     step. None: no minimum, or -5 with --std state."""
 
@@ -230,28 +230,28 @@ class UpdateOptions:
     """T, steps per environment and iteration."""
     seq_len: int = option(32, AT_LEAST_1)
     """L, maximum length of a sequence for backpropagation through time, in steps."""
-    epochs: int = option(4, AT_LEAST_1)
+    epochs: int = option(4, AT_LEAST_1, branchable=True)
     """K, passes over each rollout."""
-    minibatches: int = option(8, AT_LEAST_1)
+    minibatches: int = option(8, AT_LEAST_1, branchable=True)
     """M, minibatches per epoch. Each minibatch is one optimizer step."""
-    gamma: float = option(0.99, FRACTION, common=True)
+    gamma: float = option(0.99, FRACTION, common=True, branchable=True)
     """γ, discount factor per step."""
-    gae_lambda: float = option(0.95, FRACTION)
+    gae_lambda: float = option(0.95, FRACTION, branchable=True)
     """λ of generalized advantage estimation (arXiv 1506.02438)."""
-    truncation_is_termination: bool = False
+    truncation_is_termination: bool = option(False, branchable=True)
     """Treat a truncated episode as terminated: do not bootstrap from its final observation. For environments that
     report a natural end as a truncation."""
-    advantage_norm: Literal["minibatch", "global", "none"] = "minibatch"
+    advantage_norm: Literal["minibatch", "global", "none"] = option("minibatch", branchable=True)
     """Normalize advantages to mean 0 and standard deviation 1. minibatch: over each minibatch. global: over the
     rollouts of all ranks."""
-    normalize_obs: bool = True
+    normalize_obs: bool = option(True, branchable=True)
     """Normalize vector observations by their running mean and standard deviation, and clip them to ± 10."""
-    clip_reward: float | None = option(None, POSITIVE_NUMBER)
+    clip_reward: float | None = option(None, POSITIVE_NUMBER, branchable=True)
     """Clip each reward to ± this value for training, before normalization. Reported returns are not clipped. None: no
     clipping."""
-    normalize_reward: bool = True
+    normalize_reward: bool = option(True, branchable=True)
     """Divide rewards by the running standard deviation of the discounted return, and clip them to ± 10."""
-    grad_shards: int | None = option(None, AT_LEAST_1)
+    grad_shards: int | None = option(None, AT_LEAST_1, branchable=True)
     """G, parts of a minibatch whose gradients are computed separately and then added. The weights depend on it.
     None: one part per 64 steps, up to 16 parts; above 4,096 steps, and where torch computes a network without layers of
     type Conv2d, one part per 256 steps. A GPU computes whole minibatches."""
@@ -261,27 +261,27 @@ class UpdateOptions:
 class ObjectiveOptions:
     """The objective that the update maximizes."""
 
-    objective: Objective = "clip"
+    objective: Objective = option("clip", branchable=True)
     """clip: PPO-Clip. penalty: PPO-Penalty, which does not clip the ratio but subtracts β times the KL divergence
     (arXiv 1707.06347); β begins at 1, and is halved or doubled after each update to keep the KL near --desired-kl."""
-    ratio: Literal["joint", "per-dimension"] = "joint"
+    ratio: Literal["joint", "per-dimension"] = option("joint", branchable=True)
     """The ratio that is clipped. joint: one ratio of the whole action. per-dimension: one of each action dimension
     (DISC, arXiv 1905.02363)."""
-    clip: float = option(0.2, POSITIVE_NUMBER)
+    clip: float = option(0.2, POSITIVE_NUMBER, branchable=True)
     """ε of PPO-Clip: the ratio is clipped to 1 ± ε (arXiv 1707.06347)."""
-    desired_kl: float = option(0.01, POSITIVE_NUMBER)
+    desired_kl: float = option(0.01, POSITIVE_NUMBER, branchable=True)
     """Target of the KL divergence for --objective penalty and --lr-schedule kl-adaptive, in nats."""
-    target_kl: float | None = option(None, POSITIVE_NUMBER)
+    target_kl: float | None = option(None, POSITIVE_NUMBER, branchable=True)
     """End an update before the first optimizer step whose minibatch has a larger KL, in nats. None: no limit."""
-    value_clip: bool = False
+    value_clip: bool = option(False, branchable=True)
     """Also clip the change of the value estimate to ± --clip."""
-    value_coef: float = option(0.5, COEFFICIENT)
+    value_coef: float = option(0.5, COEFFICIENT, branchable=True)
     """Weight of the value loss."""
-    entropy_coef: float = option(0.0, COEFFICIENT, common=True)
+    entropy_coef: float = option(0.0, COEFFICIENT, common=True, branchable=True)
     """Weight of the entropy bonus."""
-    anneal_entropy: bool = False
+    anneal_entropy: bool = option(False, branchable=True)
     """Lower the weight of the entropy bonus linearly to 0 over --anneal-steps."""
-    critic_warmup_steps: int = option(0, COEFFICIENT)
+    critic_warmup_steps: int = option(0, COEFFICIENT, branchable=True)
     """Environment steps at the start during which only the critic is trained, for example after --init-from. Needs
     --separate-critic all."""
 
@@ -298,18 +298,18 @@ class OptimizerOptions:
 
     optimizer: Literal["adam", "sgd"] = "adam"
     """Optimizer of torch. sgd has no momentum."""
-    learning_rate: float = option(1e-3, POSITIVE_NUMBER, common=True)
+    learning_rate: float = option(1e-3, POSITIVE_NUMBER, common=True, branchable=True)
     """Learning rate at the start."""
-    lr_schedule: Literal["linear", "constant", "kl-adaptive"] = "linear"
+    lr_schedule: Literal["linear", "constant", "kl-adaptive"] = option("linear", branchable=True)
     """linear: lower the learning rate to 0 over --anneal-steps. constant: keep it. kl-adaptive: after each update,
     divide it by 1.5 if the KL was above twice --desired-kl, and multiply it by 1.5 if the KL was below half of it. It
     stays within 1e-5 … 1e-2."""
     anneal_steps: int | None = option(None, AT_LEAST_1, resumable=True, searchable=False)
     """Environment steps after which annealed values reach 0. None: --total-steps."""
-    adam_eps: float = option(1e-5, POSITIVE_FLOAT32)
+    adam_eps: float = option(1e-5, POSITIVE_FLOAT32, branchable=True)
     """Epsilon of adam."""
-    max_grad_norm: float = option(0.5, POSITIVE_NUMBER)
+    max_grad_norm: float = option(0.5, POSITIVE_NUMBER, branchable=True)
     """Maximum L2 norm of the gradient."""
-    autocast: Literal["none", "bf16"] = "none"
+    autocast: Literal["none", "bf16"] = option("none", branchable=True)
     """bf16: in updates, round the inputs of the encoders' and the core's matrix products to bfloat16. Heads and
     sampling stay in float32. Such a run is reproducible, with other weights."""

@@ -1,4 +1,4 @@
-"""Which options of a run `resume` may change. All others would change the weights."""
+"""Which options of a run `resume` may change: in its directory, those that do not change the weights; else more."""
 
 from __future__ import annotations
 
@@ -19,41 +19,60 @@ from shmppo.utils.files import short_path
 
 RESUMABLE = fields_with(TrainConfig, resumable=True)
 """Fields of the configuration that `resume` may change (see `Traits`)."""
+BRANCHABLE = (*RESUMABLE, *fields_with(TrainConfig, branchable=True))
+"""Fields that it may change if the run continues as a branch, in a new directory."""
 
 
-def resumed_config(stored: TrainConfig, changes: Mapping[str, Any], run_dir: Path) -> TrainConfig:
+def resumed_config(
+    stored: TrainConfig, changes: Mapping[str, Any], run_dir: Path, *, branch: bool = False
+) -> TrainConfig:
     """Apply the changes of a resumed run to its configuration. `stop_at_iteration` is not kept from before.
 
     Args:
         stored: configuration of the checkpoint.
         changes: fields to change. A value equal to the stored one is no change.
         run_dir: directory of the run, for the error message.
+        branch: whether the run continues in a new directory.
 
     Raises:
-        ConfigError: if a change is not in RESUMABLE, or if the configuration cannot run.
+        ConfigError: if a change is not in RESUMABLE, or for a branch in BRANCHABLE, or if the configuration cannot run.
     """
     changed = {name: value for name, value in typed_fields(changes).items() if value != getattr(stored, name)}
     fixed = fields_with(TrainConfig, read_by_schedule=True) if stored.env_schedule else ()
-    refused = [name for name in changed if name not in RESUMABLE or name in fixed]
-    require(not refused, refusal(run_dir, [flag_with_value(name, changed[name]) for name in refused]))
+    allowed = BRANCHABLE if branch else [name for name in RESUMABLE if name not in fixed]
+    refused = [name for name in changed if name not in allowed]
+    flags = {name: flag_with_value(name, value) for name, value in changed.items()}
+    branches = list(flags.values()) if {*refused} <= {*BRANCHABLE} else []
+    require(not refused, refusal(run_dir, [flags[name] for name in refused], branches))
     stop: dict[str, Any] = {"stop_at_iteration": changes.get("stop_at_iteration")}
-    return dataclasses.replace(stored, **stop | changed)
+    config = dataclasses.replace(stored, **stop | changed)
+    recorded = config.recording() == stored.recording()  # otherwise, the environments would be others
+    require(recorded, refusal(run_dir, list(flags.values())))
+    return config
 
 
-def refusal(run_dir: Path, flags: Sequence[str]) -> str:
-    """Say that a resumed run cannot change options, and how to start a new run with them.
+def refusal(run_dir: Path, flags: Sequence[str], branch: Sequence[str] = ()) -> str:
+    """Say that a resumed run cannot change options, and how to branch or to start a new run with them.
 
     Args:
         run_dir: directory of the run.
         flags: the options with their values, for example "--learning-rate 0.01".
+        branch: all flags of the branch. Empty: a branch cannot change these options either.
     """
     names = " and ".join(re.split("[ =]", text)[0] for text in flags)
     verb = "belongs" if len(flags) == 1 else "belong"
-    source, rest = shlex.quote(short_path(run_dir)), f"{' '.join(flags)}{trust_of(run_dir)}"
+    source, trust = short_path(run_dir), trust_of(run_dir)
+    command, quoted, rest = program("train"), shlex.quote(source), f"{' '.join(flags)}{trust}"
+    if branch:
+        target = shlex.quote(f"{source}-branch")
+        return (
+            f"{names} {verb} to the run and cannot change in its directory, because the weights depend on it; continue "
+            f"in a new one: {command} --resume {quoted} --run-dir {target} {' '.join(branch)}{trust}"
+        )
     return (
         f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
-        f"a new run with the weights of this one: {program('train')} --init-from {source} {rest}; if the network "
-        f"changes, start with new weights: {program('train')} --config {source}/config.json --init-from None {rest}"
+        f"a new run with the weights of this one: {command} --init-from {quoted} {rest}; if the network changes, start "
+        f"with new weights: {command} --config {quoted}/config.json --init-from None {rest}"
     )
 
 

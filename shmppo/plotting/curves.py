@@ -112,7 +112,7 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
 
     Returns:
         The groups by label. The label of a group without a given one has the fields in which the configurations differ.
-        Another run of the same configuration and seed, for example a fork, is a group of its own.
+        Another run of the same configuration and seed, for example a branch, is a group of its own.
     """
     given, runs = names or {}, list({run.directory: run for run in runs}.values())
     keys = [_key(run) for run in runs]

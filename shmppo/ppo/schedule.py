@@ -13,6 +13,9 @@ RATE_FACTOR, RATE_BAND = 1.5, 2.0
 RATE_BOUNDS = (1e-5, 1e-2)
 """Bounds of the adaptive learning rate."""
 
+SET_BY = {"adapted_rate": "learning_rate", "penalty_coef": "objective"}
+"""The option that sets each value of `Schedule.state`, also in a branch that gives it."""
+
 
 class Schedule:
     """What the learning rate and the coefficients of the loss depend on: the iteration and the KL of earlier updates.

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ from shmppo.config.train_config import TrainConfig, load_config, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.ppo.loss import Loss
-from shmppo.ppo.schedule import Schedule
-from shmppo.runs.start import Start, start_extensions
+from shmppo.ppo.schedule import SET_BY, Schedule
+from shmppo.runs.start import Start, origin, start_extensions
 from shmppo.storage.checkpoint import is_file_name, load_resumable_checkpoint, load_selected_checkpoint, saved_iteration
 from shmppo.storage.history import check_metrics
-from shmppo.storage.run_directory import directory_of, fork_name, has_finished
+from shmppo.storage.run_directory import branch_name, directory_of, has_finished
 from shmppo.utils.files import refuse_links
 
 log = logging.getLogger(__name__)
@@ -56,15 +56,16 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
         f"{request.run_dir} is an exported policy, which cannot be resumed; start a new run with --init-from",
     )
     finished = all(process_group.gather_objects(has_finished(own, iteration)))
+    # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
+    is_older = any(process_group.gather_objects(request.checkpoint != "last" and iteration != saved_iteration(own)))
+    branches = is_older or request.new_run_dir is not None
     with process_group.config_errors_on_all_ranks():
-        # An older checkpoint continues in a new directory, so that the rows of later iterations are not lost.
-        is_older = request.checkpoint != "last" and iteration != saved_iteration(own)
         before = stored_config(json.loads(checkpoint["config"]))
         check_trust(before.to_json(), request.run_dir, request.trust)
         if is_file_name(request.checkpoint):
             _check_origin(before, own, request.checkpoint)
         check_metrics(own, iteration)
-        config = resumed_config(before, request.changes, request.run_dir)
+        config = resumed_config(before, request.changes, request.run_dir, branch=branches)
         require(
             config.ranks == process_group.size,
             f"{request.run_dir} was started with {config.ranks} ranks, not {process_group.size}; start as many again",
@@ -83,15 +84,16 @@ def prepare_resume(process_group: ProcessGroup, request: ResumeRequest) -> tuple
     if evaluations_differ:
         kept = {name: value for name, value in checkpoint.get("progress", {}).items() if not name.startswith("eval/")}
         checkpoint["progress"] = kept
-    _mark_if_inexact(checkpoint, before, config)
     target = own
-    fork = request.new_run_dir is not None or any(process_group.gather_objects(is_older))
-    if fork:
-        name = request.new_run_dir or process_group.gather_objects(fork_name(request.run_dir, iteration))[0]
+    if branches:
+        _begin_branch(checkpoint, own, before, config, request.changes)
+        name = request.new_run_dir or process_group.gather_objects(branch_name(request.run_dir, iteration))[0]
         target = directory_of(Path(name).absolute(), process_group.rank)
+    else:
+        _mark_if_inexact(checkpoint, before, config)
     config = dataclasses.replace(config, run_dir=str(target)).with_absolute_paths()
     extensions = start_extensions(config, process_group, request.trust, own)
-    return config, Start(checkpoint=checkpoint, forked_from=own if fork else None, extensions=extensions)
+    return config, Start(checkpoint=checkpoint, branched_from=own if branches else None, extensions=extensions)
 
 
 def _load(process_group: ProcessGroup, own: Path, which: str | int | Path) -> dict[str, Any]:
@@ -144,6 +146,25 @@ def _check_length(request: ResumeRequest, config: TrainConfig, iteration: int) -
         f"{request.run_dir} was started with a learning rate that is 0 after {config.anneal_horizon} "
         f"steps; to learn from more steps, add --anneal-steps {config.total_steps}",
     )
+
+
+def _begin_branch(
+    checkpoint: dict[str, Any], own: Path, before: TrainConfig, config: TrainConfig, given: Collection[str]
+) -> None:
+    """Record in the checkpoint where a branch begins, and replace the values of the train state that options set.
+
+    Args:
+        own: directory of the run.
+        before: its configuration.
+        config: configuration of the branch.
+        given: the options that are given, even if they have the same values as before.
+    """
+    names = fields_with(TrainConfig, changes_curve=True, per_rank=False)
+    changes = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(before, name)}
+    parent = {"branched_from": checkpoint.get("branched_from")}
+    checkpoint["branched_from"] = origin(own, checkpoint) | {"changes": changes} | parent
+    new = Schedule(config).state()
+    checkpoint["learner"]["schedule"] |= {name: new[name] for name in new if SET_BY[name] in given}
 
 
 def _mark_if_inexact(checkpoint: dict[str, Any], before: TrainConfig, config: TrainConfig) -> None:

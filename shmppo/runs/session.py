@@ -116,7 +116,8 @@ class Session:
         elif start.weights is not None:
             self.state.initial_weights = start.weights.record()
         task = self._task = self.evaluations.task = task.with_generators(self.state.generators)
-        self.checkpoints = CheckpointSchedule(config, run_dir, self.state.iteration)
+        branched_at = (self.state.branched_from or {}).get("iteration")
+        self.checkpoints = CheckpointSchedule(config, run_dir, self.state.iteration, branched_at)
         if self.state.condition is not None:  # only the last evaluation or the summary is missing
             self.stop.make(self.state.condition)
             self.stopping = True
@@ -399,6 +400,7 @@ class Session:
             "same_bits_on": machine.same_bits_on(state.fingerprint),
             "environment_check": check,
             "initial_weights": state.initial_weights,
+            "branched_from": state.branched_from,
             "env_steps": steps,
             "iterations": state.iteration,
             "episodes": state.episodes.count,

@@ -142,8 +142,8 @@ class Start:
     """Of --init-from. None: random weights, or those of the checkpoint."""
     checkpoint: dict[str, Any] | None = None
     """Content of the checkpoint to resume. None: a new run."""
-    forked_from: Path | None = None
-    """Directory of the resumed run, if the run continues in a new directory. None: it continues in its directory."""
+    branched_from: Path | None = None
+    """Directory of the resumed run, if it continues in a new directory, as a branch. None: it continues in its own."""
     extensions: Sequence[StartExtension] = ()
     """What extensions have loaded."""
     overwrite: bool = False
@@ -192,7 +192,7 @@ class Start:
         if self.checkpoint is None:
             record = {"initial_weights": self.weights.record()} if self.weights is not None else {}
             return create_run_directory(config, stack, self.parent, record, overwrite=self.overwrite)
-        if self.forked_from is None:
+        if self.branched_from is None:
             run_dir = Path(str(config.run_dir))
             with config_error_if_unwritable(run_dir):
                 stack.enter_context(locked(run_dir))
@@ -200,12 +200,12 @@ class Start:
                     described = read_object(run_dir / CONFIG, "") | {"config": config.to_json()}
                     write_json(run_dir / CONFIG, described)
             return run_dir
-        record = {"resumed_from": origin(self.forked_from, self.checkpoint)}
+        record = {"branched_from": self.checkpoint["branched_from"]}
         run_dir = create_run_directory(config, stack, self.parent, record)
         # If the run cannot start, the copied best checkpoint must not prevent a second attempt in this directory.
         stack.callback(_remove_best_alone, run_dir)
         with config_error_if_unwritable(run_dir):
-            copy_history(self.forked_from, run_dir, self.checkpoint)
+            copy_history(self.branched_from, run_dir, self.checkpoint)
         return run_dir
 
 

@@ -54,6 +54,8 @@ class TrainState:
         actions: the action log, which restores environments.
         features: the optional features of the run.
         initial_weights: path, iteration, and hash of the run that --init-from named. None without this option.
+        branched_from: path, iteration, and hash of the run that this one branches from, the changed options, and what
+            that run has branched from. None: this run is no branch.
     """
 
     learner: Learner
@@ -77,6 +79,7 @@ class TrainState:
         self.condition: str | None = None
         self._code: dict[str, str] = {}
         self.initial_weights: dict[str, Any] | None = None
+        self.branched_from: dict[str, Any] | None = None
         self.generators, self._spaces = task.generators, task.stored
         self.episodes = EpisodeStatistics(config.reported_info, self.decisions.needed, config.columns_per_env)
         replayed = config.recording() is not None or (task.seeding == "episode" and task.snapshot is None)
@@ -215,6 +218,7 @@ class TrainState:
             "spaces": json.dumps(self._spaces),
             "inexact_reasons": self.inexact_reasons,
             "initial_weights": self.initial_weights,
+            "branched_from": self.branched_from,
             "iteration": self.iteration,
             "env_steps": self.env_steps,
             "learner": self.learner.state(),
@@ -239,6 +243,7 @@ class TrainState:
         self.iteration = checkpoint["iteration"]
         self.env_steps = checkpoint["env_steps"]
         self.initial_weights = checkpoint["initial_weights"]
+        self.branched_from = checkpoint.get("branched_from")  # older checkpoints have none
         self.checked = checkpoint.get("checked", False)
         condition = checkpoint.get("condition")
         self.condition = condition if condition in self._config.stop_when else None

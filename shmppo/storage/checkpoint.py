@@ -2,7 +2,7 @@
 
 - checkpoint.pt, the newest one, and checkpoint-1.pt, the one before it
 - checkpoint-best.pt, the one with the highest value of --best-by
-- checkpoint-iteration-000100.pt, kept for good (--keep-every)
+- checkpoint-iteration-000100.pt, kept for good (--keep-every, and the first one of a branch)
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ class CheckpointSchedule:
         saved_at: iteration of the last checkpoint that was written. Before the first one, the iteration at the start.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int) -> None:
-        """Create the schedule. iteration: at the start; its checkpoint takes the place of the one that is continued."""
-        self._config, self._run_dir = config, run_dir
+    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, branched_at: int | None) -> None:
+        """Create the schedule.
+
+        Args:
+            iteration: at the start. Its checkpoint takes the place of the one that is continued.
+            branched_at: with which a branch begins. Its checkpoint is kept for good. None: the run is no branch.
+        """
+        self._config, self._run_dir, self._branched_at = config, run_dir, branched_at
         self._due_at = 0.0
         self.saved_at = iteration
 
@@ -50,7 +55,7 @@ class CheckpointSchedule:
     def _is_kept(self, iteration: int) -> bool:
         """Whether the checkpoint of an iteration is kept for good."""
         every = self._config.keep_every
-        return every is not None and iteration > 0 and iteration % every == 0
+        return iteration == self._branched_at or (every is not None and iteration > 0 and iteration % every == 0)
 
     def save(self, state: dict[str, Any], *, best: bool, name: str | None = None) -> None:
         """Write a checkpoint.

@@ -176,8 +176,8 @@ def default_name(config: TrainConfig) -> str:
     return os.path.join("runs", f"{env}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def fork_name(run_dir: Path, iteration: int) -> str:
-    """Return the default name of the directory in which a run is resumed from an older checkpoint. It is not in use."""
+def branch_name(run_dir: Path, iteration: int) -> str:
+    """Return the default name of the directory of a branch from an older checkpoint. It is not in use."""
     return next(name for name in _numbered(f"{run_dir}-from-{iteration:06d}") if not os.path.exists(name))
 
 

@@ -27,6 +27,7 @@ KEPT = (
     "generators",
     "inexact_reasons",
     "initial_weights",
+    "branched_from",
     "iteration",
     "env_steps",
     "reset_options",

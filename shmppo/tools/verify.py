@@ -63,6 +63,8 @@ class Checkpoint(NamedTuple):
     """Whether the check of its environment has passed."""
     initial_weights: dict[str, Any] | None
     """What it records about the run of --init-from."""
+    branched_from: dict[str, Any] | None
+    """What it records about the run from which its run branches."""
 
 
 class RunFiles(NamedTuple):
@@ -77,6 +79,11 @@ class RunFiles(NamedTuple):
     def newest(self) -> Checkpoint:
         """The checkpoint of the last iteration that has one."""
         return self.checkpoints[-1]
+
+    @property
+    def begin(self) -> int:
+        """Number of iterations that the run has from the one it branches from."""
+        return int((self.newest.branched_from or {}).get("iteration", 0))
 
     @property
     def is_policy(self) -> bool:
@@ -122,7 +129,8 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     if config.recording() is not None and "carry" in state:
         digests["recording"] = str(state["carry"]["episode_hash"].tolist())  # each is that of all recorded episodes
     reasons, checked = state["inexact_reasons"], state.get("checked", False)
-    return Checkpoint(path, state["iteration"], config, digests, reasons, checked, state["initial_weights"])
+    origins = state["initial_weights"], state.get("branched_from")
+    return Checkpoint(path, state["iteration"], config, digests, reasons, checked, *origins)
 
 
 def verify_run(
@@ -149,16 +157,17 @@ def verify_run(
     """
     require(iterations is None or iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
     files = read_run(run_dir)
-    name, last = short_path(run_dir), files.last_iteration
+    name, begin, last = short_path(run_dir), files.begin, files.last_iteration
     if iterations is None:
         iterations = last if files.is_policy else 10
-    if not iterations or not last:
+    if not iterations or last == begin:
         return Verdict(
             True, f"{name}: all checkpoints are undamaged and have the weights of {METRICS} ({last} iterations)"
         )
     require(
-        from_iteration is None or 0 <= from_iteration < last,
-        f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations; use 0 … {last - 1}",
+        from_iteration is None or begin <= from_iteration < last,
+        f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations{_origin(files)}; use "
+        f"{begin} … {last - 1}",
     )
     start = _checkpoint_before(files, last if from_iteration is None else from_iteration + 1)
     if from_iteration is None:
@@ -173,8 +182,8 @@ def verify_run(
         return Verdict(
             False, f"{name} does not match this machine: executed again, {saved.path.name} differs in {parts}"
         )
-    begin, compared = min(rows), "" if saved is None else f", and so did {saved.path.name}"
-    return Verdict(True, f"{name}: iterations {begin} to {end} gave the same results again{compared}")
+    first, compared = min(rows), "" if saved is None else f", and so did {saved.path.name}"
+    return Verdict(True, f"{name}: iterations {first} to {end} gave the same results again{compared}")
 
 
 def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, trust: Trusted = ()) -> Verdict:
@@ -249,9 +258,24 @@ def _mismatch(files: RunFiles, rows: Rows) -> str:
 
 
 def _checkpoint_before(files: RunFiles, iteration: int) -> Checkpoint | None:
-    """Return the last checkpoint before an iteration has finished. None: the start of the run."""
-    earlier = [checkpoint for checkpoint in files.checkpoints if checkpoint.iteration < iteration]
+    """Return the last checkpoint before an iteration has finished. None: the start of the run.
+
+    Raises:
+        ConfigError: if there is none, and the run is a branch, which does not begin with its own options.
+    """
+    earlier = [checkpoint for checkpoint in files.checkpoints if files.begin <= checkpoint.iteration < iteration]
+    require(
+        bool(earlier) or not files.begin,
+        f"{files.run_dir} has {files.last_iteration} iterations{_origin(files)}, and no checkpoint of its own before "
+        f"iteration {iteration}; name a run that has one",
+    )
     return earlier[-1] if earlier else None
+
+
+def _origin(files: RunFiles) -> str:
+    """Say how many iterations a branch has from another run, and from which. Empty if it is none."""
+    parent = files.newest.branched_from
+    return "" if parent is None else f", of which {files.begin} belong to {short_path(Path(parent['path']))}"
 
 
 def _execute(

@@ -66,10 +66,11 @@ def test_an_older_checkpoint_continues_in_a_new_directory_as_the_same_run(
     assert [row["iteration"] for row in untimed_rows(fork / "kl.csv")] == ["1", "3", "5"]
     assert sorted(path.name for path in (fork / "kl").iterdir()) == sorted(p.name for p in (whole / "kl").iterdir())
     assert [row["iteration"] for row in untimed_rows(fork / "eval.csv")] == ["2", "4"][: iteration // 2]
-    origin = json.loads((fork / "config.json").read_text())["resumed_from"]
     state = load_selected_checkpoint(whole, iteration)
     weights = weights_sha256(state["learner"]["model"].values())
-    assert origin == {"path": str(whole), "iteration": iteration, "weights_sha256": weights}
+    origin = {"path": str(whole), "iteration": iteration, "weights_sha256": weights, "changes": {}}
+    assert summary["branched_from"] == origin | {"branched_from": None}
+    assert json.loads((fork / "config.json").read_text())["branched_from"] == summary["branched_from"]
 
 
 def test_the_default_directory_is_named_after_run_and_iteration(whole: Path, tmp_path: Path) -> None:
@@ -125,6 +126,8 @@ def test_a_stop_before_the_checkpoint_is_refused_with_the_flag_to_change(whole: 
 def test_several_refused_changes_are_named_together(whole: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--gamma and --seed belong to the run .* --gamma 0\.5 --seed 7$"):
         resume(whole, gamma=0.5, seed=7, workers=2)
+    with pytest.raises(ConfigError, match=r"^--seed belongs to the run .* --seed 7$"):
+        resume(whole, checkpoint=2, gamma=0.5, seed=7)
     with pytest.raises(ConfigError, match=r"there is no field gama \(did you mean gamma\?\)"):
         resume(whole, gama=0.5)
 
@@ -157,18 +160,19 @@ def test_a_change_that_alters_no_schedule_keeps_the_run_exact(case: str, tmp_pat
     assert summary["weights_sha256"] == straight["weights_sha256"]
 
 
-def test_a_change_that_alters_only_the_last_finished_iteration_makes_the_run_inexact(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_a_change_that_alters_only_the_last_finished_iteration_makes_the_run_inexact(tmp_path: Path) -> None:
     """The learning rate of iteration 1 does not depend on the annealing horizon, but that of iteration 2 does."""
-    fork = tmp_path / "fork"
-    summary = resume(whole, checkpoint=2, new_run_dir=fork, anneal_steps=4 * 32 * 9, stop_at_iteration=3)
+    run_dir = tmp_path / "run"
+    train_in(run_dir, BASE, stop_at_iteration=2)
+    summary = resume(run_dir, anneal_steps=4 * 32 * 9, stop_at_iteration=3)
     reason = "resumed at iteration 2 with --anneal-steps 1152, but the iterations before it had 768"
     assert (summary["exact"], summary["inexact_reasons"]) == (False, [reason])
-    assert summary_of(fork)["inexact_reasons"] == [reason]
-    assert load_policy(fork).iteration == 3
-    assert resume(fork, stop_at_iteration=4)["inexact_reasons"] == [reason], "for good"
-    assert f"not exact: {reason}" in (fork / "run.log").read_text()
+    assert summary_of(run_dir)["inexact_reasons"] == [reason]
+    assert load_policy(run_dir).iteration == 3
+    assert resume(run_dir, stop_at_iteration=4)["inexact_reasons"] == [reason], "for good"
+    branch = resume(run_dir, new_run_dir=tmp_path / "branch", gamma=0.9, stop_at_iteration=5)
+    assert (branch["exact"], branch["inexact_reasons"]) == (False, [reason]), "for branches, too"
+    assert f"not exact: {reason}" in (run_dir / "run.log").read_text()
 
 
 RESUMED = {"checkpoint": "last", "new_run_dir": None, "trust": (), "quiet": False}
@@ -183,8 +187,8 @@ def test_the_command_line_gives_only_the_flags_that_are_on_it() -> None:
         "checkpoint": "4", "new_run_dir": Path("b"), "total_steps": 5, "track": ("tensorboard",), "quiet": False,
         "keep_every": None, "trust": ("c", "d.e"),
     }  # fmt: skip
-    with pytest.raises(ConfigError, match=r"--learning-rate belongs to the run .* --learning-rate 0\.1$"):
-        parse_resume(["--resume", "a", "--learning-rate", "0.1"])
+    with pytest.raises(ConfigError, match=r"^--gamma and --seed belong to the run .* --gamma 0\.1 --seed=2$"):
+        parse_resume(["--resume", "a", "--gamma", "0.1", "--seed=2", "--workers", "1"])
 
 
 def test_ranks_that_torchrun_restarts_stop_where_the_command_says(
@@ -221,17 +225,19 @@ def test_two_ranks_resume_an_older_checkpoint(tmp_path: Path) -> None:
 
 
 FIXED: dict[str, Any] = {
-    "learning_rate": 0.01, "gamma": 0.9, "num_envs": 8, "env": "Pendulum-v1",
-    "separate_critic": "all", "hide_obs": (1, 3), "init_from": "runs/a", "preempt_fraction": 0.5,
+    "num_envs": 8, "env": "Pendulum-v1", "separate_critic": "all", "hide_obs": (1, 3), "init_from": "runs/a",
+    "rollout_steps": 16, "optimizer": "sgd", "kernel": "torch",
 }  # fmt: skip
+"""Options that no resume may change."""
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_a_change_of_the_weights_is_refused_with_the_command_for_a_new_run(name: str, whole: Path) -> None:
     flag = f"--{name.replace('_', '-')}"
     before = contents(whole)
-    with refused(f"^{flag} belongs to the run and cannot change when .*train --init-from {whole} {flag}"):
-        resume(whole, **{name: FIXED[name]})
+    for where in ({}, {"checkpoint": 2}):
+        with refused(f"^{flag} belongs to the run and cannot change when .*train --init-from {whole} {flag}"):
+            resume(whole, **where, **{name: FIXED[name]})
     assert contents(whole) == before
 
 

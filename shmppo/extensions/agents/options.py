@@ -34,7 +34,7 @@ class AgentOptions(ExtensionOptions):
     self_play: tuple[str, ...] | None = None
     """Agents that opponents with earlier weights play. Without names: all but one, which the seed chooses for each
     episode. None: the policy plays all agents."""
-    opponent_every: int = option(10, AT_LEAST_1)
+    opponent_every: int = option(10, AT_LEAST_1, branchable=True)
     """Iterations after which the opponents get other weights: two of them the current ones, and two any earlier ones.
     The current weights then join those to choose from."""
     eval_opponent: str = option(RANDOM, resumable=True, read_by_schedule=True, code=True)

@@ -17,7 +17,7 @@ class PreemptionOptions(ExtensionOptions):
     """Rollouts of stragglers that end early."""
 
     preempt_fraction: float | None = option(
-        None, PROPER_FRACTION, one_column=True, unfit_for_search="makes trials inexact"
+        None, PROPER_FRACTION, one_column=True, branchable=True, unfit_for_search="makes trials inexact"
     )
     """End the remaining rollouts early once this fraction of the ranks, or of a rank's workers, have finished theirs
     (DD-PPO: 0.6), but not before a quarter of --rollout-steps. This depends on timing, so the run is not reproducible

@@ -28,9 +28,9 @@ class TeachingOptions(ExtensionOptions):
     """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
     contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). None: no
     teacher."""
-    teacher_coef: float = option(1.0, COEFFICIENT)
+    teacher_coef: float = option(1.0, COEFFICIENT, branchable=True)
     """Weight of KL(teacher ‖ policy)."""
-    teacher_steps: int | None = option(None, AT_LEAST_1)
+    teacher_steps: int | None = option(None, AT_LEAST_1, branchable=True)
     """Environment steps over which --teacher-coef falls linearly to 0. None: it stays constant."""
     demonstrations: str | None = option(
         None, resumable=True, one_column=True, gymnasium=True, path=True, no_path=(MINARI,),
