@@ -242,11 +242,10 @@ class ResumeOptions:
     resume: Path
     """Directory of the run to resume."""
     checkpoint: str = "last"
-    """The checkpoint: last, best, the number of an iteration, or a checkpoint file. An older checkpoint than the last
-    one is resumed in a new directory, so that nothing is lost."""
+    """The checkpoint: last, best, the number of an iteration, or a checkpoint file."""
     run_dir: Path | None = None
-    """A new directory to continue in, as a branch, for which more options may change. It gets the metrics up to the
-    checkpoint. None: RUN_DIR for the last checkpoint, otherwise RUN_DIR-from-ITERATION."""
+    """A new directory to continue in, as a branch. It gets the metrics up to the checkpoint. None: RUN_DIR for the last
+    checkpoint, otherwise RUN_DIR-from-ITERATION."""
     trust: Modules = ()
     """A module or package that may be imported although only a run directory names it, for example that of its
     environment. Give the flag once per module."""
@@ -263,7 +262,8 @@ def _resume_config() -> Any:
         text = re.sub(r" None: [^.]*\.", "", texts[name])
         default, kind = (getattr(TrainConfig, name), bool) if kinds[name] is bool else (None, kinds[name] | None)
         fields.append((name, kind, dataclasses.field(default=default, metadata={"help": text})))
-    text = "Resume a run from its newest checkpoint. Flags replace its options."
+    last = flag(RESUMABLE[-1])
+    text = f"Resume a run from its newest checkpoint. Flags replace its options; those after {last} need --run-dir."
     return dataclasses.make_dataclass(
         "ResumeConfig", fields, bases=(ResumeOptions,), frozen=True, namespace={"__doc__": text}
     )
@@ -282,14 +282,14 @@ def parse_resume(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     prog, given, fields = program("train"), given_fields(arguments), TrainConfig().fields().keys()
     known = {field.name for field in dataclasses.fields(ResumeConfig)}
     refuse_foreign_flags(arguments, [flag(name) for name in fields | known])
-    if given & fields - known:
+    if refused := [name for name in fields if name in given - known]:
         flags: list[list[str]] = [[]]  # each with its values
         for word in arguments:
             if word.startswith("--"):
                 flags.append([])
             flags[-1].append(word)
-        changes = [shlex.join(words) for words in flags if given_fields(words) & fields - {*RESUMABLE}]
-        raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), changes))
+        changes = [shlex.join(words) for words in flags if given_fields(words) & fields]
+        raise ConfigError(refusal(Path(option_value(arguments, "--resume") or "RUN_DIR"), refused, changes))
     example = "--resume runs/pendulum --total-steps 1000000 --anneal-steps 1000000"
     options = parse(ResumeConfig, arguments, prog, example=example)
     changes_of_run = {name: getattr(options, name) for name in BRANCHABLE if name in given}

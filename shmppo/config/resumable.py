@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,33 +40,31 @@ def resumed_config(
     fixed = fields_with(TrainConfig, read_by_schedule=True) if stored.env_schedule else ()
     allowed = BRANCHABLE if branch else [name for name in RESUMABLE if name not in fixed]
     refused = [name for name in changed if name not in allowed]
-    flags = {name: flag_with_value(name, value) for name, value in changed.items()}
-    branches = list(flags.values()) if {*refused} <= {*BRANCHABLE} else []
-    require(not refused, refusal(run_dir, [flags[name] for name in refused], branches))
+    flags = [flag_with_value(name, value) for name, value in changed.items()]
+    require(not refused, refusal(run_dir, refused, flags, branch={*refused} <= {*BRANCHABLE}))
     stop: dict[str, Any] = {"stop_at_iteration": changes.get("stop_at_iteration")}
     config = dataclasses.replace(stored, **stop | changed)
     recorded = config.recording() == stored.recording()  # otherwise, the environments would be others
-    require(recorded, refusal(run_dir, list(flags.values())))
+    require(recorded, refusal(run_dir, ["objective"], flags))
     return config
 
 
-def refusal(run_dir: Path, flags: Sequence[str], branch: Sequence[str] = ()) -> str:
-    """Say that a resumed run cannot change options, and how to branch or to start a new run with them.
+def refusal(run_dir: Path, refused: Sequence[str], flags: Sequence[str], *, branch: bool = False) -> str:
+    """Say that a resumed run cannot change options, and which command can.
 
     Args:
         run_dir: directory of the run.
-        flags: the options with their values, for example "--learning-rate 0.01".
-        branch: all flags of the branch. Empty: a branch cannot change these options either.
+        refused: the options.
+        flags: all options to change with their values, for example "--learning-rate 0.01".
+        branch: whether a branch could change them.
     """
-    names = " and ".join(re.split("[ =]", text)[0] for text in flags)
-    verb = "belongs" if len(flags) == 1 else "belong"
-    source, trust = short_path(run_dir), trust_of(run_dir)
-    command, quoted, rest = program("train"), shlex.quote(source), f"{' '.join(flags)}{trust}"
+    names, verb = " and ".join(map(flag, refused)), "belongs" if len(refused) == 1 else "belong"
+    source, rest = short_path(run_dir), f"{' '.join(flags)}{trust_of(run_dir)}"
+    command, quoted, target = program("train"), shlex.quote(source), shlex.quote(f"{source}-branch")
     if branch:
-        target = shlex.quote(f"{source}-branch")
         return (
             f"{names} {verb} to the run and cannot change in its directory, because the weights depend on it; continue "
-            f"in a new one: {command} --resume {quoted} --run-dir {target} {' '.join(branch)}{trust}"
+            f"in a new one: {command} --resume {quoted} --run-dir {target} {rest}"
         )
     return (
         f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
