@@ -35,7 +35,7 @@ class CheckpointSchedule:
         saved_at: iteration of the last checkpoint that was written. Before the first one, the iteration at the start.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, branched_at: int | None) -> None:
+    def __init__(self, config: TrainConfig, run_dir: Path, iteration: int, branched_at: int | None = None) -> None:
         """Create the schedule.
 
         Args:
