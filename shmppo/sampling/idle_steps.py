@@ -58,7 +58,8 @@ def hold_back_steps(
         carry: written. For the other arguments, see `insert_held_steps`.
     """
     held = carry.held[own]
-    held[:] = 0
+    for array in (carry.held, *carry.held_obs):  # so that a checkpoint has nothing of earlier rollouts
+        array[own] = 0
     for n in np.flatnonzero(waits & acted.any(axis=0)).tolist():
         t = int(np.flatnonzero(acted[:, n])[-1])
         numbers = 1, rollout.first[t, n], rollout.value[t, n], rollout.reward[t:, n].sum()

@@ -106,6 +106,15 @@ class Reference:
             self.advantages[j, n] = following
 
 
+def test_a_carry_has_nothing_of_the_steps_that_earlier_rollouts_have_held_back() -> None:
+    """Otherwise, the checkpoint of a resumed run would differ from that of an undisturbed one."""
+    buffers, _, _ = sampled(CROWD, rollouts=6)
+    for carry in buffers.carries:
+        is_held = carry.held[:, 0] > 0
+        assert 0 < is_held.sum() < len(is_held)
+        assert all(not leaf[~is_held].any() for leaf in carry.held_obs)
+
+
 @KERNELS
 @pytest.mark.parametrize("core", ["gru", "none"])
 def test_gradients_are_those_of_a_reference_without_idle_steps(core: Any, kernel: Any, raw: SimpleNamespace) -> None:
