@@ -263,7 +263,7 @@ def _resume_config() -> Any:
         default, kind = (getattr(TrainConfig, name), bool) if kinds[name] is bool else (None, kinds[name] | None)
         fields.append((name, kind, dataclasses.field(default=default, metadata={"help": text})))
     last = flag(RESUMABLE[-1])
-    text = f"Resume a run from its newest checkpoint. Flags replace its options.\n\nThose after {last} need --run-dir."
+    text = f"Resume a run from its newest checkpoint. Flags replace its options.\n\nFlags after {last} need --run-dir."
     return dataclasses.make_dataclass(
         "ResumeConfig", fields, bases=(ResumeOptions,), frozen=True, namespace={"__doc__": text}
     )

@@ -75,6 +75,19 @@ def test_a_disturbance_changes_no_number_of_a_branch(how: str, parent: Path, und
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("case", ["self-play", "teacher", "schedule", "torch", "snapshots", "vector", "decisions"])
+def test_a_disturbance_changes_no_number_of_branches_with_other_features(case: str, tmp_path: Path) -> None:
+    parent, one, other = tmp_path / "parent", tmp_path / "one", tmp_path / "other"
+    train(configuration(case, parent, workers=0, stop_at_iteration=BEGIN))
+    disturb(case, Disturbance(2), one, parent, **CHANGES)
+    summary = disturb(case, DISTURBANCES["several"], other, parent, **CHANGES)
+    assert summary["exact"], summary["inexact_reasons"]
+    assert_same_numbers(other, one)
+    shutil.rmtree(parent)
+    assert verify_run(other, from_iteration=BEGIN).equal
+
+
+@pytest.mark.long
 def test_a_branch_whose_learner_is_killed_ends_with_the_same_weights(
     parent: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
