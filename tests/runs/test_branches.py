@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import DISTURBANCES, LAST, Disturbance, assert_same_numbers, configuration, disturb
-from public_helpers import NO_CHECK, csv_rows, exit_code, refused, run_fixture, summary_of, train_in, wait_for_rows
 from public_helpers import SIX_ITERATIONS as BASE
+from public_helpers import csv_rows, exit_code, python, refused, run_fixture, summary_of, train_in
 
 from shmppo import resume, train
 from shmppo.config.option import fields_with
@@ -87,16 +86,26 @@ def test_a_disturbance_changes_no_number_of_branches_with_other_features(case: s
     assert verify_run(other, from_iteration=BEGIN).equal
 
 
+KILLED = f"""
+import os, signal, sys
+from ast import literal_eval
+from shmppo import resume
+
+def kill(row):
+    if row["iteration"] == {LAST - 1}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+resume(sys.argv[1], new_run_dir=sys.argv[2], workers=1, callback=kill, **literal_eval(sys.argv[3]))
+"""
+
+
 @pytest.mark.long
 def test_a_branch_whose_learner_is_killed_ends_with_the_same_weights(
     parent: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in CHANGES.items()]
-    command = [sys.executable, "-m", "shmppo.train", "--resume", parent, "--run-dir", tmp_path / "branch", *NO_CHECK]
-    with subprocess.Popen([*command, *flags, "--workers", "1"], stdout=subprocess.DEVNULL) as process:
-        wait_for_rows([tmp_path / "branch"], [process], BEGIN + 1)
-        process.kill()
-    assert len(csv_rows(tmp_path / "branch" / "metrics.csv")) < LAST
+    killed = python("-c", KILLED, parent, tmp_path / "branch", repr(CHANGES))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(csv_rows(tmp_path / "branch" / "metrics.csv")) == LAST - 1
     resume(tmp_path / "branch", workers=2, stop_at_iteration=LAST)
     assert_same_numbers(tmp_path / "branch", undisturbed)
 
