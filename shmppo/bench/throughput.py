@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from shmppo.bench.measured_run import measured_run
 from shmppo.bench.options import Throughput
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.factory import make_environment
+from shmppo.envs.factory import Backend, backends
 from shmppo.envs.inspection import inspect_task
 from shmppo.models.actor_critic import build_model
 from shmppo.models.lmu import Lmu
@@ -87,8 +88,12 @@ def in_processes(measure: Callable[[TrainConfig], float], config: TrainConfig, c
 
 
 def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
-    """Measure bare simulator steps per second in this process: mj_step for MuJoCo, else `env.unwrapped.step`."""
-    env: Any = make_environment(config).unwrapped
+    """Measure bare simulator steps per second in this process: mj_step for MuJoCo, else `step` without wrappers.
+
+    A vector environment steps the columns of a worker in each call.
+    """
+    backend = next((one for one in backends() if one.name == config.env_backend), Backend())
+    env, count = backend.make_bare(config, len(config.columns_by_worker[0]))
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(256)]
     if hasattr(env, "model") and hasattr(env, "frame_skip"):
@@ -103,10 +108,13 @@ def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
 
         def step(k: int) -> None:
             _, _, terminated, truncated, _ = env.step(actions[k % 256])
-            if terminated or truncated:
+            ended = np.logical_or(terminated, truncated)
+            if ended.ndim == 0 and ended:
                 env.reset(seed=k)
+            elif ended.any() and "DISABLED" in f"{env.metadata.get('autoreset_mode')}".upper():
+                env.reset(options={"reset_mask": ended})
 
-    return _rate(step, seconds)
+    return count * _rate(step, seconds)
 
 
 def product_rate(config: TrainConfig, seconds: float = 1.0) -> float:

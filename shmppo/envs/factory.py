@@ -74,6 +74,10 @@ class Backend:
         """Make columns in which whole episodes are played. Raises EnvError if an environment cannot be made."""
         raise NotImplementedError
 
+    def make_bare(self, config: TrainConfig, columns: int) -> tuple[Any, int]:
+        """Make what steps the simulator of a process with so many columns, and return how many it steps in a call."""
+        return make_environment(config).unwrapped, 1
+
     def make_checked(self, config: TrainConfig, task: EnvSpec, low: int, high: int) -> VectorEnv:
         """Make environments for the check of their determinism: one column each."""
         return self.make_range(config, task, low, high)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from environments import Counter
 
 from shmppo.bench.measured_run import measured_run
-from shmppo.bench.throughput import throughput, utilization
+from shmppo.bench.throughput import simulator_rate, throughput, utilization
 from shmppo.config.train_config import TrainConfig
 from shmppo.utils.phase_timer import PHASES
 
@@ -29,6 +30,22 @@ def test_utilization_of_four_cores_by_hand(workers: int, learning: Any, sampling
     config = TrainConfig(workers=workers, learning=learning, grad_shards=4)
     used = utilization(config, phases, collect_seconds=2.0, cores=4)
     assert used == pytest.approx({"sampling": sampling, "learning": rest})
+
+
+@pytest.mark.parametrize(("env_backend", "calls"), [("gymnasium", 64), ("vector", 64 / 8)])
+def test_a_call_of_a_vector_environment_steps_the_columns_of_a_worker(
+    env_backend: str, calls: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = "environments:Counter" if env_backend == "gymnasium" else "vector_environments:Walk"
+    config = TrainConfig(env=env, env_backend=env_backend, num_envs=16, workers=2)
+
+    def rate(step: Callable[[int], object], seconds: float) -> float:
+        for k in range(50):
+            step(k)  # across the end of episodes
+        return calls
+
+    monkeypatch.setattr("shmppo.bench.throughput._rate", rate)
+    assert simulator_rate(config) == 64
 
 
 class Signals(Counter):

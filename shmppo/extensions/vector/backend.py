@@ -8,7 +8,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.envs.backends import GymnasiumBackend
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import VectorEnv
-from shmppo.extensions.vector.single_env import SingleVectorEnv
+from shmppo.extensions.vector.single_env import SingleVectorEnv, open_vector_env
 from shmppo.extensions.vector.vector_env import UserVectorEnv, check_rows
 
 
@@ -26,6 +26,9 @@ class UserBackend(GymnasiumBackend):
 
     def complete(self, config: TrainConfig, task: EnvSpec, env: gymnasium.Env) -> EnvSpec:
         return check_rows(config, task, env.action_space)
+
+    def make_bare(self, config: TrainConfig, columns: int) -> tuple[gymnasium.vector.VectorEnv, int]:
+        return open_vector_env(config, columns), columns
 
     def make_range(self, config: TrainConfig, task: EnvSpec, low: int, high: int) -> VectorEnv:
         return UserVectorEnv(config, task, low, high)
