@@ -188,7 +188,7 @@ def _run(
         )
         for record in check_records:
             if record.levelno >= logging.WARNING:
-                session.outputs.note(record.getMessage())
+                session.outputs.note(record.getMessage().partition("\n")[0])
         train_iterations(session)
         summary = session.finish()
     summary.interrupted = session.stop.signal is not None  # a signal may come while the processes end

@@ -44,7 +44,8 @@ class MujocoBackend(Backend):
             return True
         possible = config.env_backend == "auto"
         require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
-        log.info("Gymnasium steps %s, because %s", config.env_id, reason)
+        if "mujoco" in sys.modules:  # users of other environments do not expect it
+            log.info("Gymnasium steps %s, because %s", config.env_id, reason)
         return False
 
     def snapshot(self, env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
