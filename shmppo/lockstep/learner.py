@@ -16,6 +16,7 @@ import torch
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.spec import EnvSpec
 from shmppo.errors import TrainingError
+from shmppo.kernels.functions import exp
 from shmppo.kernels.functions import norm as l2_norm
 from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.pool import Command, ComputeGradients, ReduceGradients, StepOptimizer, Update
@@ -142,6 +143,7 @@ class Learner:
         timer.switch("other")
         for feature in self.features:
             feature.end_update(iteration, len(steps))
+        log_std = self.model.log_std
         last_kl = float(np.mean(kls[-config.minibatches :]))
         if self.schedule.trains_actor(iteration):
             self.schedule.adapt(last_kl)
@@ -151,6 +153,7 @@ class Learner:
             **_named(self._loss.metrics, means),
             **_named(self._loss.coefficient_metrics, self._buffers.minibatches.coefficients),
             **({} if config.device == "cpu" else {"padded_share": padded_share(config, self._buffers)}),
+            **({} if log_std is None else {"action_std": float(exp(log_std.detach().numpy()).mean(dtype=np.float64))}),
             "approx_kl_last_epoch": last_kl,
             "gradient_norm": float(np.mean(norms)) if norms else float("nan"),
             "first_log_ratio": first_log_ratio,

@@ -41,6 +41,8 @@ _DESCRIBED: Described = {
         "rollout", "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them"
     ),
     "return_mean_100": ("rollout", "mean undiscounted return of the last 100 finished episodes"),
+    "return_min_100": ("rollout", "smallest return of these episodes"),
+    "return_max_100": ("rollout", "largest return of these episodes"),
     "length_mean_100": ("rollout", "mean length of the last 100 finished episodes, in steps"),
     **_of_terms(_EVERY),
     "approx_kl_last_epoch": (
@@ -70,13 +72,15 @@ GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _DESCRIBED.items()
 """The columns of metrics.csv that every run has."""
 
 _ADDED: Described = {
+    "action_std": ("policy", "standard deviation of Box actions before squashing, mean over dimensions"),
     "padded_share": ("policy", "share of padding in the steps of an update on a GPU"),
     **_of_terms(_SOME),
     **_of_coefficients(_SOME),
     **{name: (module.GROUP, text) for module in added("metrics") for name, text in module.GLOSSARY.items()},
 }
 ADDED_GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _ADDED.items()}
-"""Further columns of runs that use a GPU or an extension. Runs with --info-keys also have `info/KEY`."""
+"""Further columns of runs that use a GPU or an extension, or that have Box actions with one deviation for all states.
+Runs with --info-keys also have `info/KEY`."""
 
 EPISODE_GLOSSARY: dict[str, str] = {
     "iteration": "iteration in which the episode ended, counted from 1",

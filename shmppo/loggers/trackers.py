@@ -113,7 +113,10 @@ class LoggerList:
 
 
 class TensorBoard:
-    """Logger for TensorBoard: metrics over env_steps, and the configuration as hyperparameters."""
+    """Logger for TensorBoard: metrics over env_steps, and the configuration as hyperparameters and as text.
+
+    A curve begins with the first value that is not 0, except those of returns and `info`.
+    """
 
     def start(self, run_dir: Path, config: Mapping[str, Any], iteration: int) -> None:
         tensorboard: Any = importlib.import_module("torch.utils.tensorboard")
@@ -124,10 +127,13 @@ class TensorBoard:
         plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in config.items()}
         for summary in tensorboard.summary.hparams(plain, {tracker_name("return_mean_100"): math.nan}):
             self._writer.file_writer.add_summary(summary)
+        self._writer.add_text("configuration", "\n".join(f"    {name}: {value}" for name, value in config.items()))
+        self._begun: set[str] = set()
 
     def log(self, row: Row) -> None:
+        self._begun |= {name for name in row if row[name] or name.startswith(("return", "info/", "eval/"))}
         for name, value in row.items():
-            if name not in ("iteration", "env_steps") and not math.isnan(value):
+            if name in self._begun - {"iteration", "env_steps"} and not math.isnan(value):
                 self._writer.add_scalar(tracker_name(name), value, int(row["env_steps"]))
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:

@@ -176,6 +176,7 @@ class TrainState:
             self.mark_inexact("a skipped episode did not fail when it was repeated, or an environment hung")
         for feature in self.features:
             feature.end_episodes(finished[:, 1].astype(int).tolist(), finished[:, 4:])
+        returns = [episode[0] for episode in self.episodes.last] or [math.nan]
         acted = int(group.gather(rollout.valid_steps).sum())
         steps = self._config.batch_steps if self._config.has_idle_steps else acted
         self.env_steps += steps
@@ -190,6 +191,8 @@ class TrainState:
             "episodes": self.episodes.count,
             "failed_episodes": self.episodes.failed,
             "return_mean_100": self.episodes.return_mean,
+            "return_min_100": min(returns),
+            "return_max_100": max(returns),
             "length_mean_100": self.episodes.length_mean,
             **self.episodes.info_means,
             "explained_variance": explained,

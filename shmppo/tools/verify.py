@@ -234,8 +234,9 @@ def _different_columns(recorded: dict[str, str], found: dict[str, str]) -> list[
     """Return the columns in which two rows differ, the weights first."""
     if {"iteration", WEIGHTS_HASH} in (recorded.keys(), found.keys()):  # of an exported policy
         return [WEIGHTS_HASH] * (recorded[WEIGHTS_HASH] != found[WEIGHTS_HASH])
-    # An automatic key of `info` has a column from the first episode with it on.
-    names = [*COMPARED, *sorted(name for name in recorded.keys() | found.keys() if name.startswith(PREFIX))]
+    # An automatic key of `info` has a column from the first episode with it on. Earlier versions had fewer columns.
+    info = sorted(name for name in recorded.keys() | found.keys() if name.startswith(PREFIX))
+    names = [*(name for name in COMPARED if not recorded or name in recorded.keys() & found.keys()), *info]
     return [name for name in names if recorded.get(name, "nan") != found.get(name, "nan")]
 
 

@@ -15,7 +15,7 @@ from public_helpers import SIX_ITERATIONS, csv_rows, train_in
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import WEIGHTS_HASH, tracker_name
-from shmppo.loggers.trackers import LoggerList, WeightsAndBiases, make_trackers
+from shmppo.loggers.trackers import LoggerList, TensorBoard, WeightsAndBiases, make_trackers
 from shmppo.runs.launch import resume, train
 
 SMALL = dataclasses.replace(SIX_ITERATIONS, checkpoint_every=2)
@@ -41,7 +41,11 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
     events = accumulator.EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     tags = set(events.Tags()["scalars"])
-    assert {tracker_name(name) for name in rows[0]} - {"iteration", "env_steps", "losses/explained_variance"} <= tags
+    zero = {name for name in rows[0] if all(row[name] == 0 for row in rows)}
+    assert {"failed_episodes", "entropy_coef", "evaluation_seconds"} <= zero
+    others = {tracker_name(name) for name in rows[0].keys() - zero} - {"iteration", "env_steps"}
+    assert others - {"losses/explained_variance"} <= tags
+    assert not {tracker_name(name) for name in zero} & tags
     for tag in ("policy/approx_kl", "policy/learning_rate", "rollout/return_mean_100", "time/wall_seconds"):
         scalars, name = events.Scalars(tag), tag.partition("/")[2]
         assert [scalar.step for scalar in scalars] == [row["env_steps"] for row in rows if row[name] == row[name]]
@@ -49,6 +53,24 @@ def test_tensorboard_shows_the_columns_of_metrics_csv_without_repeated_iteration
             [row[name] for row in rows if row[name] == row[name]]
         )
     assert "_hparams_/session_start_info" in events.summary_metadata
+    (text,) = {event.tensor_proto.string_val[0].decode() for event in events.Tensors("configuration/text_summary")}
+    assert "    env: CartPole-v1\n" in text
+
+
+def test_a_curve_of_returns_begins_with_a_return_of_0(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    tracker, points = TensorBoard(), []
+    tracker.start(tmp_path, SMALL.to_json(), 0)
+    tracker._writer.add_scalar = lambda name, value, step: points.append((name, value, step))
+    for step in (1, 2, 3):
+        tracker.log({"env_steps": step, "return_mean_100": 0.0, "failed_episodes": float(step == 2)})
+    tracker.finish(None)
+    assert [(step, value) for name, value, step in points if name.endswith("return_mean_100")] == [
+        (1, 0),
+        (2, 0),
+        (3, 0),
+    ]
+    assert [(step, value) for name, value, step in points if name.endswith("failed_episodes")] == [(2, 1), (3, 0)]
 
 
 def test_a_logger_that_has_not_started_does_not_finish() -> None:

@@ -42,7 +42,20 @@ def test_the_first_ratio_of_every_update_is_one(env: str, core: str, tmp_path: P
     for row in rows:
         phases = sum(float(row[f"{phase}_seconds"]) for phase in PHASES)
         assert phases * float(row["steps_per_second"]) == pytest.approx(256, rel=1e-6)
-    assert list(rows[0]) == list(GLOSSARY)
+    assert list(rows[0]) == [*GLOSSARY, *(["action_std"] if env == "HalfCheetah-v5" else [])]
+
+
+def test_metrics_have_the_deviation_of_box_actions_and_the_range_of_returns(tmp_path: Path) -> None:
+    limit = ("TimeLimit(max_episode_steps=20)",)
+    config = TrainConfig(
+        env="Pendulum-v1", wrappers=limit, num_envs=4, rollout_steps=16, minibatches=2, seq_len=8, hidden_size=8,
+        workers=0, quiet=True, log_std_init=-1.0, learning_rate=1e-9, total_steps=2 * 4 * 16,
+    )  # fmt: skip
+    train_in(tmp_path / "run", config)
+    first, last = csv_rows(tmp_path / "run" / "metrics.csv")
+    assert float(first["action_std"]) == pytest.approx(np.exp(-1), abs=1e-6)
+    assert first["return_min_100"] == first["return_max_100"] == "nan"
+    assert float(last["return_min_100"]) < float(last["return_mean_100"]) < float(last["return_max_100"])
 
 
 def test_acting_with_other_weights_stops_the_run_before_the_weights_change() -> None:

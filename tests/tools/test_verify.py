@@ -20,7 +20,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients, StepOptimizer
 from shmppo.lockstep.worker_pool import WorkerPool
-from shmppo.loggers.metrics import GLOSSARY, WEIGHTS_HASH
+from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import compute_advantages
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
@@ -90,7 +90,7 @@ def rewritten(run_dir: Path, change: Callable[[int, dict[str, str]], None]) -> P
     for iteration, row in rows.items():
         change(iteration, row)
     with open(run_dir / "metrics.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(GLOSSARY))
+        writer = csv.DictWriter(file, list(rows[1]))
         writer.writeheader()
         writer.writerows(rows.values())
     return run_dir
@@ -99,6 +99,19 @@ def rewritten(run_dir: Path, change: Callable[[int, dict[str, str]], None]) -> P
 def wrong_at_5(iteration: int, row: dict[str, str]) -> None:
     if iteration == 5:
         row[WEIGHTS_HASH] = "0" * 16
+
+
+def without_new_columns(iteration: int, row: dict[str, str]) -> None:
+    del row["return_min_100"], row["action_std"]
+
+
+def test_a_run_of_an_earlier_version_with_fewer_columns_is_reproduced(trained: Path, tmp_path: Path) -> None:
+    earlier = Path(shutil.copytree(trained, tmp_path / "earlier"))
+    rewritten(earlier, without_new_columns)
+    assert "return_min_100" not in (earlier / "metrics.csv").read_text()
+    assert verify_run(earlier).equal
+    assert compare_runs((earlier, trained)).equal
+    assert compare_runs((trained, earlier)).equal
 
 
 def test_a_row_that_this_machine_does_not_reproduce_is_named(
