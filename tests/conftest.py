@@ -57,6 +57,20 @@ def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(autouse=True)
+def _no_remembered_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs in this process know of no check that has passed before."""
+    if "remembered_checks" not in request.fixturenames:
+        monkeypatch.setattr("shmppo.envs.determinism_check._note", lambda config: Path(os.devnull, "note"))
+
+
+@pytest.fixture
+def remembered_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Remember checks that have passed, in a directory of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "shmppo" / "checks"
+
+
+@pytest.fixture(autouse=True)
 def _no_named_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a test trust no module because another test has named it in this process."""
     monkeypatch.setattr("shmppo.config.trust._named", set())

@@ -61,6 +61,8 @@ class Traits:
     """Whether it needs environments that are made and stepped one by one."""
     per_rank: bool = False
     """Whether it may differ between ranks, because it does not change the weights."""
+    makes_env: bool = False
+    """Whether it decides how the environment is made. `check-env` has it, too."""
     derived: bool = False
     """Whether it has no flag, because a run sets it when it begins."""
     inherited: bool = True

@@ -78,21 +78,21 @@ ATTENTION_HEADS = 4
 class TaskOptions:
     """The task to learn, and how long to train."""
 
-    env: str | None = option(None, common=True)
+    env: str | None = option(None, common=True, makes_env=True)
     """The environment: a Gymnasium id, `module:Id` to import the module first, or `module:factory` to call a function.
     None: CartPole-v1 with its velocities (indices 1 and 3) hidden, which is the default job."""
-    env_kwargs: KeywordArguments = option({}, common=True)
+    env_kwargs: KeywordArguments = option({}, common=True, makes_env=True)
     """Arguments of the environment's constructor, for example frame_skip=4. They are added to those of --preset,
     --config, or --init-from; if --env names another environment, they replace them. Without values, the flag removes
     all."""
-    wrappers: tuple[str, ...] = option((), one_column=True, gymnasium=True)
+    wrappers: tuple[str, ...] = option((), one_column=True, gymnasium=True, makes_env=True)
     """Wrappers around the environment, innermost first: names in gymnasium.wrappers or `module:Wrapper`. Add arguments
     in parentheses, for example "TimeLimit(max_episode_steps=200)"."""
-    env_schedule: str | None = option(None, gymnasium=True, code=True)
+    env_schedule: str | None = option(None, gymnasium=True, code=True, makes_env=True)
     """`module:function` of a curriculum. function(iteration), function(iteration, metrics), or function(iteration,
     metrics, options) returns the options of `reset` for all episodes that begin in that iteration
     (docs/guides/fine-tuning.md). None: no options."""
-    env_backend: EnvBackend = "auto"
+    env_backend: EnvBackend = option("auto", makes_env=True)
     """How the environments are stepped. gymnasium: one after the other. auto: the fastest way with the same results."""
     hide_obs: tuple[int, ...] | None = None
     """Observation indices to set to 0, so that the policy needs memory. None: no index, except without --env, where
@@ -166,7 +166,7 @@ class NetworkOptions:
     std: Literal["parameter", "state"] = "parameter"
     """Standard deviation of Box actions. parameter: a learned parameter, the same in all states. state: an output of
     the policy head, whose logarithm is limited to -5 (or --log-std-min) … 2."""
-    action_masks: bool = option(False, gymnasium=True)
+    action_masks: bool = option(False, gymnasium=True, makes_env=True)
     """Choose only actions that info["action_mask"] allows, for Discrete and MultiDiscrete actions. The mask is an array
     of 0 and 1, or one array per dimension."""
     squash_actions: bool = False

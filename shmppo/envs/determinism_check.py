@@ -28,11 +28,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import spawn
+from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
+from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
+from shmppo.config.trust import modules_of
 from shmppo.envs.backends import backend_of
 from shmppo.envs.schedule import load_schedule
 from shmppo.envs.spec import EnvSpec
@@ -41,6 +44,7 @@ from shmppo.envs.wrappers import allowed_action, random_action
 from shmppo.errors import EnvError
 from shmppo.utils import signals
 from shmppo.utils.global_generators import NAMES
+from shmppo.utils.program import source_digests
 from shmppo.utils.rng import DETERMINISM_CHECK, keyed_generator
 from shmppo.utils.user_code import FAILURES, describe_error
 
@@ -440,3 +444,34 @@ def _main_script() -> dict[str, Any]:
     """Return the file and the arguments of the main script, as workers get them. It may register the environment."""
     data = spawn.get_preparation_data("")
     return {key: value for key, value in data.items() if key.startswith("init_main") or key == "sys_argv"}
+
+
+# --- Checks that have passed, remembered for later runs in the user's cache directory
+
+
+def passed_steps(config: TrainConfig) -> int:
+    """Return for how many steps the last check of an environment has passed. 0: it has not, or nobody knows."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(_note(config).read_text())
+    return 0
+
+
+def remember(config: TrainConfig, steps: int) -> None:
+    """Remember for how many steps the check of an environment has passed, if the cache directory can be written."""
+    with contextlib.suppress(OSError):
+        note = _note(config)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(str(steps))
+
+
+def _note(config: TrainConfig) -> Path:
+    """Return the file for an environment. Its name is a digest of what the result of the check depends on.
+
+    This is what makes the environment, the code of its modules (`source_digests`), and the versions of all packages.
+    """
+    fields = config.to_json()
+    environment = [fields[name] for name in (*fields_with(TrainConfig, makes_env=True), "eval_env_kwargs")]
+    packages = sorted(path.name for folder in sys.path for path in Path(folder).glob("*-info"))
+    described = [environment, source_digests(modules_of(fields)), packages, sys.version]
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache, "shmppo", "checks", hashlib.sha256(json.dumps(described).encode()).hexdigest())

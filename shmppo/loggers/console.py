@@ -169,13 +169,12 @@ def row_line(status: RunStatus) -> str:
     """Return one line for the last finished iteration."""
     row = status.row
     assert row is not None
-    evaluated = status.evaluation.get("iteration") == status.iteration
     return (
         f"iteration {status.iteration:,}/{status.config.last_iteration:,}  "
         f"steps {row['env_steps']:,.0f}/{status.total_steps:,}  return {status.mean_return}  "
         + (f"failed {row['failed_episodes']:,.0f}  " if row["failed_episodes"] > 0 else "")
         + "".join(f"{name} {value}  " for name, value in status.info.items())
-        + (f"evaluation {evaluation_text(status.evaluation)}  " if evaluated else "")
+        + (f"evaluation {evaluation_text(status.evaluation)}  " if status.evaluation else "")
         + f"{row['steps_per_second']:,.0f} steps/s  approx_kl {number(row['approx_kl'])}  "
         f"{clock(status.elapsed)} elapsed, {clock(status.remaining)} left"
     )

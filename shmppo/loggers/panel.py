@@ -45,8 +45,7 @@ class RunPanel:
         if row := status.row:
             lines.append(_return_line(status, width))
             if status.evaluation:
-                text = f"{evaluation_text(status.evaluation)}  at iteration {status.evaluation['iteration']:,.0f}"
-                lines.append(Text.assemble(("evaluation     ", "bold"), text))
+                lines.append(Text.assemble(("evaluation     ", "bold"), evaluation_text(status.evaluation)))
             lines.append(_metrics(row, status, width))
             lines += [*phase_bar(row, width)]
             lines.append(worker_line(status.worker_seconds, row["collect_seconds"]))

@@ -155,11 +155,12 @@ class RunStatus:
 
     @property
     def title(self) -> str:
-        """Environment, and numbers of environments, workers, and ranks."""
+        """Environment, its hidden observations, and numbers of environments, workers, and ranks."""
         config = self.config
         ranks = f"{config.ranks} ranks of " if config.ranks > 1 else ""
         workers = count(config.num_workers, "worker") if config.num_workers else "no workers"
-        return f"{printable(config.env_id)}  {ranks}{count(config.num_envs, 'environment')}, {workers}"
+        hidden = f", observations {', '.join(map(str, config.hidden_indices))} hidden" * bool(config.hidden_indices)
+        return f"{printable(config.env_id)}{hidden}  {ranks}{count(config.num_envs, 'environment')}, {workers}"
 
     @property
     def directory(self) -> str:
@@ -168,14 +169,15 @@ class RunStatus:
 
 
 def evaluation_text(row: Mapping[str, float]) -> str:
-    """Return the return ± spread of an evaluation, and a metric of `info`: the success if there is one, or the first.
+    """Return the return ± spread of an evaluation, a metric of `info` (the success or else the first), and when it was.
 
     row: as in eval.csv.
     """
     prefix = f"eval/{PREFIX}"
     metric = min((name for name in row if name.startswith(prefix)), key=_not_success, default="")
     shown = f"  {metric.removeprefix(prefix)} {number(row[metric])}" if metric else ""
-    return f"{number(row['eval/return'])} ± {number(row['eval/return_std'])}{shown}"
+    spread = f"{number(row['eval/return'])} ± {number(row['eval/return_std'])}"
+    return f"{spread}{shown}  at iteration {row['iteration']:,.0f}"
 
 
 def because(reason: str | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shmppo.config.checks import flag_with_value
 from shmppo.config.info_keys import PREFIX
+from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command, trust_of
 from shmppo.loggers.metrics import ADDED_GLOSSARY
@@ -22,7 +23,12 @@ from shmppo.utils.phase_timer import PHASES
 
 MIN_EPISODES = 5
 """Episodes of an evaluation from which on its return is compared with that of training."""
-_EXACT = {True: "", False: " (not exact)", None: " (its environment was not checked to the end; see check-env)"}
+LONG_EPISODE = 1000
+"""Steps of an environment from which on an episode that has not ended may be endless."""
+MUCH_WAIT = 0.25
+"""Share of the time from which on the phase `wait` is explained."""
+WAIT = "for the slowest process; if other programs use the cores, fewer --workers are faster"
+LONGER = "the last command changes the learning rate of past iterations, so the run becomes inexact"
 
 
 class RunSummary(dict[str, Any]):
@@ -51,51 +57,43 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         summary: content of summary.json.
         run_dir: directory of the run.
     """
-    phases, failed, best = summary["phase_seconds"], summary["failed_episodes"], summary["best_value"]
-    evaluation = summary["evaluation"]
+    phases, evaluation, exact = summary["phase_seconds"], summary["evaluation"], summary["exact"]
+    failed, restarts, best_file = summary["failed_episodes"], summary["worker_restarts"], summary["best_checkpoint"]
     info = {name.removeprefix(PREFIX): mean for name, mean in summary["info"].items()}
     missing = [name for name, mean in info.items() if mean is None]
     episodes = count(min(summary["episodes"], 100), "episode") if summary["episodes"] else ""
     whole = sum(phases[phase] for phase in PHASES) or 1.0
+    commands = _next_commands(config, summary, run_dir)
+    early = f"after iteration {summary['iterations']:,} of {config.iterations:,}{because(summary['stop_reason'])}"
     texts = {
         "run": short_path(run_dir),
-        "return": _return_text(summary),
+        "return": _return_text(config, summary),
         "info": ", ".join(f"{name} {number(mean)}" for name, mean in info.items() if mean is not None),
         "missing": f"{', '.join(missing)}: not in the info of the last {episodes}" if missing and episodes else "",
-        "evaluation": _evaluation_text(evaluation, summary["iterations"]),
+        "evaluation": evaluation_text(evaluation) if "eval/return" in evaluation else "",
         "hint": _hint_at_sampling(config, summary),
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_seconds'])}: "
         f"{summary['steps_per_second']:,.0f} steps/s",
         **{name.replace("_", " "): f"{summary[name]:,}" for name in ADDED_GLOSSARY if name in summary},
         "time": ", ".join(f"{name} {phases[name] / whole:.0%}" for name in PHASES if phases[name] / whole >= 0.005),
+        "wait": WAIT if phases["wait"] / whole >= MUCH_WAIT else "",
         "kernel": "torch, which is slower; see --kernel" if config.kernel == "torch" else "",
         "memory": f"peak of all processes {summary['peak_memory_bytes'] / 2**20:.0f} MiB, "
         f"of which {summary['shared_memory_bytes'] / 2**20:.1f} MiB shared",
-        "weights": f"sha256 {summary['weights_sha256'][:16]}...{_EXACT[summary['exact']]}",
+        "weights": f"sha256 {summary['weights_sha256'][:16]}...",
         "not exact": "; ".join(summary["inexact_reasons"]),
+        "exact": "not checked yet; check-env finishes the check of the environment" if exact is None else "",
+        "ranks": f"{config.ranks}, in total {config.ranks * config.num_envs} environments" if config.ranks > 1 else "",
+        "stopped": early if summary["iterations"] < config.iterations else "",
+        "skipped": f"{count(failed, 'episode')} that failed, see run.log" if failed else "",
+        "best saved": f"{summary['best_by']} {number(best)} in {short_path(run_dir / best_file)}"
+        if best_file and (best := summary["best_value"]) is not None
+        else "",
+        "workers": f"{restarts} restarted after a failure" if restarts else "",
+        "longer": LONGER if exact is not False and "--anneal-steps" in commands[-1] else "",
     }
-    if config.ranks > 1:
-        texts["ranks"] = f"{config.ranks}, in total {config.ranks * config.num_envs} environments"
-    if summary["iterations"] < config.iterations:
-        why = because(summary["stop_reason"])
-        texts["stopped"] = f"after iteration {summary['iterations']:,} of {config.iterations:,}{why}"
-    if failed:
-        texts["skipped"] = f"{count(failed, 'episode')} that failed, see run.log"
-    if best is not None and summary["best_checkpoint"]:
-        file = short_path(run_dir / summary["best_checkpoint"])
-        texts["best saved"] = f"{summary['best_by']} {number(best)} in {file}"
-    if summary["worker_restarts"]:
-        texts["workers"] = f"{summary['worker_restarts']} restarted after a failure"
     lines = [wrapped for name, text in texts.items() if text for wrapped in _wrap(f"{name:<15}{text}")]
-    return "\n".join([*lines, "next", *(f"  {command}" for command in _next_commands(config, summary, run_dir))])
-
-
-def _evaluation_text(row: dict[str, float], iterations: int) -> str:
-    """Describe the last evaluation; name its iteration if others followed. iterations: of the run so far."""
-    if "eval/return" not in row:
-        return ""
-    older = "" if row["iteration"] == iterations else f"  (after iteration {row['iteration']:,.0f})"
-    return evaluation_text(row) + older
+    return "\n".join([*lines, "next", *(f"  {command}" for command in commands)])
 
 
 def _hint_at_sampling(config: TrainConfig, summary: dict[str, Any]) -> str:
@@ -118,20 +116,19 @@ def _hint_at_sampling(config: TrainConfig, summary: dict[str, Any]) -> str:
     )
 
 
-def _return_text(summary: dict[str, Any]) -> str:
+def _return_text(config: TrainConfig, summary: dict[str, Any]) -> str:
     """Return the mean return, or what to do if no episode has ended."""
     if summary["return_mean_100"] is not None:
         return f"{number(summary['return_mean_100'])} (mean of the last {min(summary['episodes'], 100)} episodes)"
     if summary["failed_episodes"]:
         return "no episode has ended without a failure"
-    return (
-        "no episode has ended; if episodes never end, truncate them, for example with --wrappers "
-        '"TimeLimit(max_episode_steps=500)"'
-    )
+    steps = summary["env_steps"] // (config.ranks * config.num_envs)
+    advice = 'if episodes never end, truncate them, for example with --wrappers "TimeLimit(max_episode_steps=500)"'
+    return f"no episode has ended in {steps:,} steps; {advice if steps >= LONG_EPISODE else 'train longer'}"
 
 
 def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> list[str]:
-    """Return commands for the run: evaluate it, plot it if matplotlib is installed, and continue it."""
+    """Return commands for the run: evaluate, plot if matplotlib is installed, finish its check, and continue it."""
     argument = shlex.quote(short_path(run_dir))
     best = " --checkpoint best" if config.best_by != "return" and summary["best_checkpoint"] else ""
     kwargs = {"env_kwargs": config.eval_env_kwargs} if config.eval_env_kwargs else {}
@@ -139,11 +136,13 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
     commands = [f"{program('evaluate')} {argument}{best}{trust_of(run_dir)}{changes}"]
     if importlib.util.find_spec("matplotlib") is not None:
         commands.append(f"{program('plot')} {argument}")
-    more = ""
-    if summary["iterations"] >= config.iterations:
-        steps = 2 * summary["env_steps"]
-        flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
-        more = "".join(f" {flag} {steps}" for flag in flags)
+    if summary["exact"] is None:
+        default, names = TrainConfig(env=config.env_id), fields_with(TrainConfig, makes_env=True)
+        flags = [flag_with_value(n, getattr(config, n)) for n in names if getattr(config, n) != getattr(default, n)]
+        commands.append(" ".join([program("check-env"), shlex.quote(config.env_id), *flags]))
+    steps = 2 * summary["env_steps"]
+    flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
+    more = "".join(f" {flag} {steps}" for flag in flags) if summary["iterations"] >= config.iterations else ""
     return [*commands, f"{resume_command(run_dir)}{more}"]
 
 

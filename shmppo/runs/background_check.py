@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.determinism_check import CheckProcesses
+from shmppo.envs.determinism_check import CheckProcesses, passed_steps, remember
 from shmppo.envs.spec import EnvSpec
 from shmppo.runs.train_state import TrainState
 
@@ -22,14 +22,14 @@ class BackgroundCheck:
 
     Attributes:
         verdict: "none" without a check, "not finished" as long as it runs or if it could not be finished, "passed", or
-            "failed". After a resume, it begins as "passed" if the check has passed before.
+            "failed". It begins as "passed" if the check has passed before, in this run or in another one.
     """
 
     def __init__(self, config: TrainConfig, task: EnvSpec, state: TrainState) -> None:
         """Prepare the check. `state` gets the reason if the environment is not reproducible."""
         self._config, self._task, self._state = config, task, state
         self._processes: CheckProcesses | None = None
-        self._due: list[TrainConfig] = []
+        self._due: list[TrainConfig] = []  # the first one is being checked
         self.verdict = "none"
 
     def start(self) -> None:
@@ -40,15 +40,16 @@ class BackgroundCheck:
             return
         if not config.check_determinism or config.rank > 0 or config.recording() is not None:
             return
-        self.verdict = "passed" if self._state.checked else "not finished"
         self._due = [config]
         if config.eval_every is not None and config.eval_env_kwargs and self._state.decisions.need_evaluations:
             self._due.append(config.with_env_kwargs(config.eval_env_kwargs))
+        self._state.checked |= all(passed_steps(due) >= config.check_determinism for due in self._due)
+        self.verdict = "passed" if self._state.checked else "not finished"
         self._start_next()
 
     def _start_next(self) -> None:
         """Start the processes that check the environment of training or, after it, that of evaluations."""
-        config = self._due.pop(0)
+        config = self._due[0]
         try:
             self._processes = CheckProcesses(config, self._task, config.check_determinism, background=True)
         except Exception as error:  # whatever prevents the check must not prevent the run
@@ -61,12 +62,15 @@ class BackgroundCheck:
         self._processes.close()
         self._processes = None
         if finding.difference is not None:
+            remember(self._due[0], 0)
             reason, self.verdict = f"{IRREPRODUCIBLE} {finding.difference}", "failed"
             self._state.mark_inexact(reason)
             return reason
         if finding.problem is not None:
             self._not_checked(f"{finding.problem} after {finding.steps} checked steps")
-        elif self._due:
+            return None
+        remember(self._due.pop(0), finding.steps)
+        if self._due:
             self._start_next()
         else:
             self.verdict, self._state.checked = "passed", True

@@ -77,6 +77,12 @@ def test_a_stopped_run_says_where_it_stopped_and_a_finished_one_does_not() -> No
     assert (status.stopping, status.activity) == (None, "finished")
 
 
+def test_the_title_names_hidden_observations() -> None:
+    assert new_status().title == "CartPole-v1, observations 1, 3 hidden  8 environments, 2 workers"
+    visible = TrainConfig(env="CartPole-v1", num_envs=8, workers=2)
+    assert new_status(visible).title == "CartPole-v1  8 environments, 2 workers"
+
+
 def test_the_remaining_time_is_that_of_the_remaining_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: now[0]))

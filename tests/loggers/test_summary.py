@@ -61,10 +61,44 @@ def test_the_text_names_the_result_the_time_and_the_best_checkpoint(tmp_path: Pa
     assert lines["return"] == "-0.412 (mean of the last 100 episodes)"
     assert lines["best saved"] == "return_mean_100 0.250 in runs/a/checkpoint-best.pt"
     assert lines["steps"].startswith("2,048 in 0:01:01")
-    without = lines_of(summary_of(tmp_path, return_mean_100=None, best_value=None))
-    assert without["return"] == "no episode has ended; if episodes never end, truncate them, for"
-    assert "best saved" not in without
+    assert "best saved" not in lines_of(summary_of(tmp_path, best_value=None))
     assert not {"skipped", "note"} & set(lines)
+
+
+def test_only_a_long_run_without_the_end_of_an_episode_advises_to_truncate_episodes(tmp_path: Path) -> None:
+    config = TrainConfig(workers=1, num_envs=16)
+    summaries = [summary_of(tmp_path, return_mean_100=None, env_steps=16 * steps) for steps in (999, 1000)]
+    assert [lines_of(one, config)["return"] for one in summaries] == [
+        "no episode has ended in 999 steps; train longer",
+        "no episode has ended in 1,000 steps; if episodes never end,",
+    ]
+
+
+def test_a_run_without_a_finished_check_names_the_command_that_finishes_it(tmp_path: Path) -> None:
+    config = TrainConfig(env="my:Env", env_kwargs={"size": 9}, wrappers=("a:B(c=1)",), hide_obs=(1,), workers=1)
+    unchecked, checked = summary_of(tmp_path, exact=None), summary_of(tmp_path)
+    assert lines_of(unchecked)["exact"] == "not checked yet; check-env finishes the check of the environment"
+    assert "exact" not in lines_of(checked)
+    (command,) = [one for one in commands_of(unchecked, config) if "check_env" in one]
+    assert shlex.split(command)[3:] == ["my:Env", "--env-kwargs", "size=9", "--wrappers", "a:B(c=1)"]
+    assert not any("check_env" in one for one in commands_of(checked, config))
+
+
+def test_a_command_that_makes_an_exact_run_inexact_says_so(tmp_path: Path) -> None:
+    finished = summary_of(tmp_path, iterations=98, env_steps=200_704)
+    assert "--anneal-steps 401408" in commands_of(finished)[-1]
+    assert lines_of(finished)["longer"] == "the last command changes the learning rate of past iterations, so"
+    constant = TrainConfig(workers=1, lr_schedule="constant")
+    inexact = RunSummary(finished | {"exact": False, "inexact_reasons": ["a reason"]})
+    others = [(summary_of(tmp_path), None), (finished, constant), (inexact, None)]
+    assert not any("longer" in lines_of(summary, config) for summary, config in others)
+
+
+@pytest.mark.parametrize(("seconds", "explained"), [(2.0, False), (4.0, True)])
+def test_much_waiting_is_explained(seconds: float, explained: bool, tmp_path: Path) -> None:
+    phases = dict.fromkeys(PHASES, 1.0) | {"wait": seconds}
+    lines = lines_of(summary_of(tmp_path, phase_seconds=phases))
+    assert lines.get("wait", "").startswith("for the slowest process; if other programs use the cores") is explained
 
 
 @pytest.mark.parametrize(

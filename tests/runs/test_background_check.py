@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from helpers import clone_of_recording
-from public_helpers import SIX_ITERATIONS, checking, train_in, wait_for_the_check, worker_processes
+from public_helpers import SIX_ITERATIONS, checking, exit_code, train_in, wait_for_the_check, worker_processes
 
-from shmppo import resume, train
-from shmppo.envs.determinism_check import CheckProcesses
+from shmppo import check_env, resume, train
+from shmppo.envs.determinism_check import CheckProcesses, remember
 from shmppo.envs.inspection import inspect_task
 
 pytestmark = pytest.mark.usefixtures("background_check")
@@ -38,6 +40,35 @@ def test_a_check_that_has_passed_counts_after_a_resume(tmp_path: Path) -> None:
     assert train(config, callback=wait_for_the_check)["environment_check"] == "passed"
     summary = resume(tmp_path / "run", check_determinism=10**8)
     assert (summary["exact"], summary["environment_check"]) == (True, "passed")
+
+
+@pytest.mark.long
+def test_a_check_that_has_passed_counts_for_later_runs_of_the_environment(
+    remembered_checks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert exit_code(check_env.main, ["CartPole-v1", "--steps", "50"]) == 0
+
+    def verdict(name: str, **changes: Any) -> str:
+        verdict: str = train_in(tmp_path / name, SMALL, check_determinism=50, **changes)["environment_check"]
+        return verdict
+
+    monkeypatch.setattr(CheckProcesses, "poll", lambda self: None)  # the check of the run does not finish
+    assert verdict("same", seed=9, hide_obs=(1, 3), gamma=0.9) == "passed"
+    assert verdict("kwargs", env_kwargs={"sutton_barto_reward": True}) == "not finished"
+    assert train_in(tmp_path / "more", SMALL, check_determinism=51)["exact"] is None
+    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])
+    (tmp_path / "package-2.0.dist-info").mkdir()
+    assert verdict("version") == "not finished"
+
+
+@pytest.mark.long
+def test_an_environment_that_differs_is_forgotten(remembered_checks: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, env="hidden_state:StringSet", check_determinism=50)
+    inspect_task(config)  # imports the module of the environment, whose code counts
+    remember(config, 500)
+    summary = train_in(tmp_path / "run", config, callback=wait_for_the_check)
+    assert (summary["exact"], summary["environment_check"]) == (False, "failed")
+    assert [note.read_text() for note in remembered_checks.iterdir()] == ["0"]
 
 
 def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> None:
