@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile("\x1b\\[[0-9;]*m|[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|create a primitive|start new thread|bad_alloc")
 """What torch, its libraries, and Python say if they get no memory."""
 INTERRUPTED = 130
@@ -18,11 +18,11 @@ INTERRUPTED = 130
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with the characters escaped that control a terminal or the direction of writing.
+    """Return a text without colors, and with the characters escaped that control a terminal or the writing direction.
 
     keep: characters that stay, for example a newline.
     """
-    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda one: one[0] if one[0] in keep else repr(one[0])[1:-1] * (len(one[0]) == 1), text)
 
 
 class ShmppoError(Exception):

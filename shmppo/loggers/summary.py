@@ -23,7 +23,7 @@ from shmppo.utils.phase_timer import PHASES
 
 MIN_EPISODES = 5
 """Episodes of an evaluation from which on its return is compared with that of training."""
-LONG_EPISODE = 1000
+ENDLESS = 1000
 """Steps of an environment from which on an episode that has not ended may be endless."""
 MUCH_WAIT = 0.25
 """Share of the time from which on the phase `wait` is explained."""
@@ -124,7 +124,7 @@ def _return_text(config: TrainConfig, summary: dict[str, Any]) -> str:
         return "no episode has ended without a failure"
     steps = summary["env_steps"] // (config.ranks * config.num_envs)
     advice = 'if episodes never end, truncate them, for example with --wrappers "TimeLimit(max_episode_steps=500)"'
-    return f"no episode has ended in {steps:,} steps; {advice if steps >= LONG_EPISODE else 'train longer'}"
+    return f"no episode has ended in {steps:,} steps per environment; {advice if steps >= ENDLESS else 'train longer'}"
 
 
 def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) -> list[str]:

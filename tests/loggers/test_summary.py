@@ -69,8 +69,8 @@ def test_only_a_long_run_without_the_end_of_an_episode_advises_to_truncate_episo
     config = TrainConfig(workers=1, num_envs=16)
     summaries = [summary_of(tmp_path, return_mean_100=None, env_steps=16 * steps) for steps in (999, 1000)]
     assert [lines_of(one, config)["return"] for one in summaries] == [
-        "no episode has ended in 999 steps; train longer",
-        "no episode has ended in 1,000 steps; if episodes never end,",
+        "no episode has ended in 999 steps per environment; train longer",
+        "no episode has ended in 1,000 steps per environment; if episodes",
     ]
 
 
