@@ -96,7 +96,7 @@ def simulator_rate(config: TrainConfig, seconds: float = 2.0) -> float:
     env, count = backend.make_bare(config, len(config.columns_by_worker[0]))
     env.reset(seed=0)
     actions = [env.action_space.sample() for _ in range(256)]
-    if hasattr(env, "model") and hasattr(env, "frame_skip"):
+    if hasattr(env, "model") and hasattr(env, "frame_skip") and not hasattr(env, "num_envs"):
         import mujoco
 
         def step(k: int) -> None:

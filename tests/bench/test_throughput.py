@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from environments import Counter
+from vector_environments import Walk
 
 from shmppo.bench.measured_run import measured_run
 from shmppo.bench.throughput import simulator_rate, throughput, utilization
@@ -44,6 +45,8 @@ def test_a_call_of_a_vector_environment_steps_the_columns_of_a_worker(
             step(k)  # across the end of episodes
         return calls
 
+    for name in ("model", "frame_skip"):  # a vector environment of MuJoCo has them, too
+        monkeypatch.setattr(Walk, name, None, raising=False)
     monkeypatch.setattr("shmppo.bench.throughput._rate", rate)
     assert simulator_rate(config) == 64
 

@@ -36,6 +36,7 @@ def test_a_pipe_gets_a_line_at_the_start_and_one_for_the_last_iteration(tmp_path
     assert lines[2].startswith("iteration 2/2  steps 128/128  return ")
     assert lines[3] == "run            run"
     assert lines[-1].endswith("-m shmppo.train --resume run")
+    assert "MuJoCo" not in (tmp_path / "run" / "run.log").read_text()
 
 
 class Broken:
