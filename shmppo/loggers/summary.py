@@ -28,7 +28,6 @@ ENDLESS = 1000
 MUCH_WAIT = 0.25
 """Share of the time from which on the phase `wait` is explained."""
 WAIT = "for the slowest process; if other programs use the cores, fewer --workers are faster"
-LONGER = "the last command changes the learning rate of past iterations, so the run becomes inexact"
 
 
 class RunSummary(dict[str, Any]):
@@ -90,7 +89,6 @@ def summary_text(config: TrainConfig, summary: dict[str, Any], run_dir: Path) ->
         if best_file and (best := summary["best_value"]) is not None
         else "",
         "workers": f"{restarts} restarted after a failure" if restarts else "",
-        "longer": LONGER if exact is not False and "--anneal-steps" in commands[-1] else "",
     }
     lines = [wrapped for name, text in texts.items() if text for wrapped in _wrap(f"{name:<15}{text}")]
     return "\n".join([*lines, "next", *(f"  {command}" for command in commands)])
@@ -141,8 +139,10 @@ def _next_commands(config: TrainConfig, summary: dict[str, Any], run_dir: Path) 
         flags = [flag_with_value(n, getattr(config, n)) for n in names if getattr(config, n) != getattr(default, n)]
         commands.append(" ".join([program("check-env"), shlex.quote(config.env_id), *flags]))
     steps = 2 * summary["env_steps"]
-    flags = ["--total-steps", *(["--anneal-steps"] if steps > config.learning_horizon else [])]
-    more = "".join(f" {flag} {steps}" for flag in flags) if summary["iterations"] >= config.iterations else ""
+    more = f" --total-steps {steps}"
+    if steps > config.learning_horizon:  # a branch, because the same run would become inexact
+        more = f" --run-dir {shlex.quote(f'{short_path(run_dir)}-longer')}{more} --anneal-steps {steps}"
+    more = more if summary["iterations"] >= config.iterations else ""
     return [*commands, f"{resume_command(run_dir)}{more}"]
 
 

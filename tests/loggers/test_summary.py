@@ -84,14 +84,14 @@ def test_a_run_without_a_finished_check_names_the_command_that_finishes_it(tmp_p
     assert not any("check_env" in one for one in commands_of(checked, config))
 
 
-def test_a_command_that_makes_an_exact_run_inexact_says_so(tmp_path: Path) -> None:
+def test_a_longer_run_with_another_schedule_is_a_branch(tmp_path: Path) -> None:
+    """The same run would become inexact."""
     finished = summary_of(tmp_path, iterations=98, env_steps=200_704)
-    assert "--anneal-steps 401408" in commands_of(finished)[-1]
-    assert lines_of(finished)["longer"] == "the last command changes the learning rate of past iterations, so"
+    *_, directory, total, steps, anneal, last = shlex.split(commands_of(finished)[-1])
+    assert directory.endswith("-longer")
+    assert (total, steps, anneal, last) == ("--total-steps", "401408", "--anneal-steps", "401408")
     constant = TrainConfig(workers=1, lr_schedule="constant")
-    inexact = RunSummary(finished | {"exact": False, "inexact_reasons": ["a reason"]})
-    others = [(summary_of(tmp_path), None), (finished, constant), (inexact, None)]
-    assert not any("longer" in lines_of(summary, config) for summary, config in others)
+    assert "--run-dir" not in commands_of(finished, constant)[-1]
 
 
 @pytest.mark.parametrize(("seconds", "explained"), [(2.0, False), (4.0, True)])
