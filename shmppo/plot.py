@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
 
@@ -25,15 +25,16 @@ class Plot:
     """Run directories."""
     metric: tuple[str, ...] = ()
     """Metrics to plot, one panel each: columns of metrics.csv or eval.csv, for example approx_kl eval/return.
-    Without this flag, the plot is an overview of returns, KL, clip fraction, and the time of each phase."""
-    label: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """RUN_DIR=NAME, the name of a run in legends. Runs of the same configuration without a name get it too, and runs
-    with the same name become one curve. Give the flag once per configuration."""
+    Without this flag, the plot is an overview: returns and metrics of info, also those of evaluations, KL, clip
+    fraction, and the time of each phase."""
+    label: tuple[str, ...] = ()
+    """RUN_DIR=NAME, names of runs in legends. Runs of the same configuration without a name get it too, and runs with
+    the same name become one curve."""
     x: Literal["steps", "seconds"] = "steps"
     """X axis of the metrics: environment steps or seconds of training."""
     out: Path = Path("curves.svg")
     """File to write. Its suffix selects the format: svg, png, pdf, or html. html: a page that needs no other file, with
-    the curves, the options and their differences, versions, evaluations, and a video of each run that has one."""
+    the curves, a comparison of configurations, options and their differences, versions, and videos."""
 
 
 def main() -> int:
@@ -49,7 +50,7 @@ def _plot() -> None:
     options_type = Plot if kind is None else kind.PlotOptions
     example = f"runs/pendulum-s1 runs/pendulum-s2 --out {name or 'curves'}.png"
     options = parse(options_type, arguments, f"{program('plot')} {name}".strip(), example=example)
-    require(len(options.run_dirs) > 0, "no run directory is given; name the directories of one or more runs")
+    require(len(options.run_dirs) > 0, "no run directory is given; name one or more before the flags")
     out = user_path(options.out, "--out")
     if kind is not None:
         kind.draw(options.run_dirs, out)

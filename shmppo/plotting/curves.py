@@ -54,6 +54,10 @@ class Run:
         return (table[over][finite], table[column][finite]) if finite.sum() >= 2 else None
 
 
+Groups = dict[str, list[Run]]
+"""Runs that differ only in their seed, by the label of their group."""
+
+
 def read_columns(path: Path) -> dict[str, np.ndarray]:
     """Read a CSV file of numbers with a header; returns its columns by name.
 
@@ -102,7 +106,7 @@ def _read_evaluations(path: Path, columns: dict[str, np.ndarray]) -> dict[str, n
     return evaluations | {"wall_seconds": seconds}
 
 
-def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict[str, list[Run]]:
+def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> Groups:
     """Group runs whose configurations differ only in IGNORED_FIELDS.
 
     Args:
@@ -118,7 +122,7 @@ def group_runs(runs: list[Run], names: Mapping[Path, str] | None = None) -> dict
     keys = [_key(run) for run in runs]
     labels = _configuration_labels(list(dict.fromkeys(keys)))
     labels |= {key: given[run.directory] for key, run in zip(keys, runs, strict=True) if run.directory in given}
-    groups: dict[str, list[Run]] = {}
+    groups: Groups = {}
     seen = set[tuple[str, Any]]()
     for key, run in zip(keys, runs, strict=True):
         seed = run.config.get("seed")
@@ -160,18 +164,22 @@ def short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One column of several runs on a common grid. Every array is [POINTS]."""
+    """One column of several runs on a common grid. Every other array is [POINTS]."""
 
     x: np.ndarray
+    values: np.ndarray
+    """Those of each run, [runs, POINTS]."""
     mean: np.ndarray
-    iqm: np.ndarray
-    """Interquartile mean over the runs."""
+    """`interquartile_mean` over the runs."""
     low: np.ndarray
-    """Lower end of the 95 % bootstrap interval of the interquartile mean."""
+    """Lower end of the 95 % bootstrap interval of the mean."""
     high: np.ndarray
     """Upper end of the same interval."""
-    runs: int
-    """Number of runs."""
+
+
+def mean_name(runs: int) -> str:
+    """Return what `interquartile_mean` computes over a number of runs. A quarter of fewer than 4 runs is none."""
+    return "interquartile mean" if runs >= 4 else "mean"
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
@@ -219,4 +227,4 @@ def aggregate(runs: list[Run], column: str, over: str) -> Aggregate | None:
     grid = np.linspace(begin, end, POINTS)
     values = np.stack([np.interp(grid, x, y) for x, y in known])  # [runs, POINTS]
     low, high = bootstrap_interval(values)
-    return Aggregate(grid, values.mean(axis=0), interquartile_mean(values), low, high, len(known))
+    return Aggregate(grid, values, interquartile_mean(values), low, high)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from shmppo.config.checks import require
 from shmppo.plotting.curves import group_runs, read_run
-from shmppo.plotting.plots import MEAN_CAPTION, SEEDS_CAPTION, X_COLUMNS, draw_metrics, draw_overview
+from shmppo.plotting.plots import X_COLUMNS, caption_of, draw_metrics, draw_overview
 from shmppo.plotting.report import write_report
 from shmppo.plotting.style import save
 
@@ -43,5 +43,4 @@ def plot_curves(
     if out.suffix == ".html":
         return write_report(groups, out, metrics, X_COLUMNS[x])
     figure = draw_metrics(groups, metrics, X_COLUMNS[x]) if metrics else draw_overview(groups, X_COLUMNS[x])
-    seeds = max(map(len, groups.values()))
-    save(figure, out, SEEDS_CAPTION * (seeds > 1) + MEAN_CAPTION * (seeds > 3))
+    save(figure, out, caption_of(groups), others=("html",))

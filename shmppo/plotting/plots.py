@@ -13,7 +13,8 @@ import numpy as np
 
 from shmppo.config.checks import nearest, require
 from shmppo.loggers.metrics import ADDED_GLOSSARY, EVALUATION_GLOSSARY, GLOSSARY
-from shmppo.plotting.curves import Aggregate, Run, aggregate
+from shmppo.plotting.comparison import mean_over_seeds, outcomes, with_seeds
+from shmppo.plotting.curves import Aggregate, Groups, Run, aggregate
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure
 from shmppo.utils.phase_timer import PHASES
 
@@ -34,23 +35,19 @@ LEGEND_CHARACTERS, TITLE_CHARACTERS = 110, 100
 """Characters in a line of the legend, and in the title of a panel, which has two lines."""
 X_COLUMNS = {"steps": "env_steps", "seconds": "wall_seconds"}
 """Columns of the x axis, by the value of --x."""
-SEEDS_CAPTION = "Solid: interquartile mean over seeds. Shaded: its 95 % bootstrap interval."
-MEAN_CAPTION = " Dashed: mean, from 4 seeds on."
-Groups = dict[str, list[Run]]
-"""Runs that differ only in their seed, by the label of their group."""
+
+
+def caption_of(groups: Groups) -> str:
+    """Say what the lines of several seeds are. Empty if no group has several."""
+    mean = mean_over_seeds(groups)
+    return f"Thick: {mean} of the seeds. Thin: each seed. Shaded: 95 % bootstrap interval." if mean else ""
 
 
 def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: float = 1.4) -> None:
-    """Draw the interquartile mean with its 95 % interval, and the mean as a dashed line.
-
-    With fewer than 4 runs the two means are equal, so only one is drawn.
-    """
-    seeds = f" ({curve.runs} seeds)" if curve.runs > 1 else ""
-    axis.plot(curve.x, curve.iqm, color=color, linewidth=width, label=name + seeds)
-    if curve.runs > 1:
+    """Draw the mean over the runs with its 95 % interval."""
+    axis.plot(curve.x, curve.mean, color=color, linewidth=width, label=with_seeds(name, len(curve.values)))
+    if len(curve.values) > 1:
         axis.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
-    if curve.runs >= 4:
-        axis.plot(curve.x, curve.mean, color=color, linewidth=0.8, linestyle="--")
 
 
 def draw_phases(axis: Axes, run: Run, title: str) -> None:
@@ -82,7 +79,7 @@ def add_legend(figure: Figure, axis: Axes) -> None:
 
 
 def draw_groups(axis: Axes, groups: Groups, column: str, over: str) -> None:
-    """Draw one curve per group of runs. A panel without a curve says so.
+    """Draw one curve per group of runs, and its runs as thin lines. A panel without a curve says so.
 
     Args:
         axis: the panel.
@@ -98,6 +95,7 @@ def draw_groups(axis: Axes, groups: Groups, column: str, over: str) -> None:
         else:
             # Earlier curves are wider, so that equal curves on top of each other stay visible.
             draw_aggregate(axis, curve, name, color, 1.4 + 1.2 * min(len(groups) - 1 - i, 3))
+            axis.plot(curve.x, curve.values.T, color=color, linewidth=0.5, alpha=0.6)
     if not any(curves):
         axis.text(0.5, 0.5, "no values yet", transform=axis.transAxes, horizontalalignment="center")
     group_thousands(axis)
@@ -136,16 +134,18 @@ def check_metric(groups: Groups, metric: str, over: str) -> None:
     require(not without, f"--metric {metric}: {without} has fewer than two values; name another metric or other runs")
 
 
-def overview_panels(over: str) -> list[tuple[str, str]]:
+def overview_panels(groups: Groups, over: str) -> list[tuple[str, str]]:
     """Return the panels of the overview, as pairs of the columns y and x."""
-    returns = [("return_mean_100", "env_steps"), ("return_mean_100", "wall_seconds")]
-    return [*returns, ("approx_kl", over), ("clip_fraction", over)]
+    returns, *others = outcomes(groups)
+    drawn = [name for name in others if any(run.curve(name, over) for runs in groups.values() for run in runs)]
+    panels = [(name, over) for name in (*drawn, "approx_kl", "clip_fraction")]
+    return [(returns, "env_steps"), (returns, "wall_seconds"), *panels]
 
 
 def draw_overview(groups: Groups, over: str) -> Figure:
-    """Draw returns over steps and time, KL, clip fraction, and the phase times of the first run of each group."""
-    panels = overview_panels(over)
-    ratios = [1.0] * (2 + -(-len(groups) // 2)) + [0.2]  # the last row has the legend of the phases
+    """Draw the panels of the overview, and the phase times of the first run of each group."""
+    panels = overview_panels(groups, over)
+    ratios = [1.0] * -(-(len(panels) + len(groups)) // 2) + [0.2]  # the last row has the legend of the phases
     figure, axes = new_figure(len(ratios), 2, height=2.0, gridspec_kw={"height_ratios": ratios})
     for axis, panel in zip(axes, panels, strict=False):
         draw_groups(axis, groups, *panel)

@@ -14,9 +14,9 @@ from typing import Any
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import printable
-from shmppo.loggers.text import number
-from shmppo.plotting.curves import IGNORED_FIELDS, Run
-from shmppo.plotting.plots import SEEDS_CAPTION, Groups, check_metric, draw_groups, draw_phases, overview_panels
+from shmppo.plotting.comparison import compare, last_values, mean_and_interval, mean_over_seeds, outcomes, with_seeds
+from shmppo.plotting.curves import IGNORED_FIELDS, Groups, Run
+from shmppo.plotting.plots import caption_of, check_metric, draw_groups, draw_phases, overview_panels
 from shmppo.plotting.style import COLORS, new_figure
 from shmppo.storage.run_directory import CONFIG, SUMMARY
 from shmppo.utils.files import config_error_if_unwritable, make_parent_directory, read_file, read_object
@@ -33,7 +33,7 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
     Args:
         groups: the runs.
         out: file to write.
-        metrics: columns to draw. Empty: the overview, returns of evaluations, and all metrics of info.
+        metrics: columns to draw. Empty: the overview.
         over: column of the x axis.
 
     Raises:
@@ -42,20 +42,19 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
     runs = [run for members in groups.values() for run in members]
     for metric in metrics:
         check_metric(groups, metric, over)
-    columns = dict.fromkeys(name for run in runs for name in (*run.columns, *run.evaluations))
-    of_episodes = [name for name in columns if name == "eval/return" or name.startswith(("info/", "eval/info/"))]
-    panels = [(name, over) for name in metrics] or [*overview_panels(over), *((name, over) for name in of_episodes)]
+    panels = [(name, over) for name in metrics] or overview_panels(groups, over)
     page = Template(Path(__file__).with_name("report.html").read_text("utf-8")).substitute(
         title=escape(", ".join(sorted({str(run.config.get("env", run.directory)) for run in runs}))),
-        legend=legend(f"{name} ({len(members)} runs)" for name, members in groups.items()),
-        caption=SEEDS_CAPTION,
+        legend=legend(with_seeds(name, len(members)) for name, members in groups.items()),
+        caption=caption_of(groups),
         curves="".join(svg(draw_groups, groups, *panel) for panel in panels),
-        results=table(map(results, runs)),
+        configurations=table(compare(groups)) if mean_over_seeds(groups) else "",
+        results=table(results(run, outcomes(groups)) for run in runs),
         options=options({name: members[0].config for name, members in groups.items()}),
         phase_legend=legend(PHASES),
         phases="".join(svg(draw_phases, members[0], name) for name, members in groups.items()),
         videos="".join(map(video, runs)),
-        provenance=table(map(provenance, runs)),
+        provenance=shared_and_own(list(map(provenance, runs))),
     )
     make_parent_directory(out, "--out")
     with config_error_if_unwritable(out):
@@ -88,17 +87,15 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows of values by column as a table. It has the columns of all rows."""
     rows = list(rows)
     header = {name: name for row in rows for name in row}
-    lines = ("".join(f"<td>{escape(str(row.get(name, '')))}</td>" for name in header) for row in (header, *rows))
-    return f'<div class="scroll"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
+    cell = '<td data-name="{}">{}</td>'.format
+    lines = ("".join(cell(escape(name), escape(str(row.get(name, "")))) for name in header) for row in (header, *rows))
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def results(run: Run) -> dict[str, Any]:
-    """Return the last metrics of a run, and its last evaluation."""
-    names = ("iteration", "env_steps", "wall_seconds", "episodes", "return_mean_100", "length_mean_100")
-    last = {name: values[-1] for name, values in run.columns.items() if name in names or name.startswith("info/")}
-    last |= {name: values[-1] for name, values in run.evaluations.items() if name.startswith("eval/")}
-    shown = {name: f"{value:,.0f}" if value.is_integer() else number(value) for name, value in last.items()}
-    return {"run": run.directory, "seed": run.config.get("seed", ""), **shown}
+def results(run: Run, columns: Sequence[str]) -> dict[str, Any]:
+    """Return how long a run was, and its last values."""
+    last = {name: mean_and_interval(last_values([run], name)) for name in ("env_steps", "wall_seconds", *columns)}
+    return {"run": run.directory, "seed": run.config.get("seed", ""), **last}
 
 
 def options(configs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -114,6 +111,13 @@ def options(configs: Mapping[str, Mapping[str, Any]]) -> str:
     changed = [row for row in rows if row[OPTION] not in IGNORED_FIELDS and len(set(map(str, row.values()))) > 2]
     changed.sort(key=lambda row: len({str(row[label]) for label in configs}) == 1)  # those that differ first
     return f"{table(changed)}<details><summary>All options</summary>{table(rows)}</details>"
+
+
+def shared_and_own(rows: list[dict[str, Any]]) -> str:
+    """Return a table of the values that all rows share, and a table of the others."""
+    shared = {name: value for name, value in rows[0].items() if all(row.get(name) == value for row in rows)}
+    own = [{name: value for name, value in row.items() if name not in shared} for row in rows]
+    return table({"": name, "all runs": value} for name, value in shared.items()) + table(own)
 
 
 def provenance(run: Run) -> dict[str, Any]:

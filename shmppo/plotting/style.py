@@ -97,8 +97,14 @@ def _grouped(value: float, _position: float) -> str:
     return "0" if text == "-0" else text.replace("-", "−")
 
 
-def save(figure: Figure, path: Path, caption: str = "") -> None:
+def save(figure: Figure, path: Path, caption: str = "", *, others: tuple[str, ...] = ()) -> None:
     """Write the figure, with a caption below it.
+
+    Args:
+        figure: the figure.
+        path: file to write.
+        caption: text below the figure.
+        others: formats of other files that the user could name instead, for the message.
 
     Raises:
         ConfigError: if the format is none of FORMATS, or if the file cannot be written.
@@ -110,7 +116,7 @@ def save(figure: Figure, path: Path, caption: str = "") -> None:
             color="#555555",
         )  # fmt: skip
     ending = path.suffix.removeprefix(".").lower()
-    require(ending in FORMATS, f"--out {path}: the file name's ending must be one of {', '.join(FORMATS)}")
+    require(ending in FORMATS, f"--out {path}: the file name's ending must be one of {', '.join((*FORMATS, *others))}")
     make_parent_directory(path, "--out")
     # Without the date and the version of matplotlib, the same numbers give the same file.
     metadata = {"Date": None, "Creator": None} if ending == "svg" else None

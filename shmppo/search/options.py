@@ -44,7 +44,8 @@ class SearchOptions:
     which prefers fast learning, or the mean of a number of `info` at the end, for example info/is_success. With
     --eval-every, also eval/return or eval/info/KEY of the evaluation at the end."""
     seeds: int = option(1, AT_LEAST_1)
-    """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their interquartile mean."""
+    """Runs per trial, with the seeds --seed, --seed + 1, … of train. The objective is their mean, from 4 runs
+    on the interquartile mean."""
     confirm: int = option(0, NOT_NEGATIVE)
     """At the end, train the best options and the unchanged ones with this many new seeds each, and compare them."""
     rungs: int = option(3, AT_LEAST_1)

@@ -17,7 +17,7 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import modules_of, trust_flags
 from shmppo.errors import ShmppoError, print_text
 from shmppo.loggers.text import number
-from shmppo.plotting.curves import short
+from shmppo.plotting.curves import mean_name, short
 from shmppo.search.options import SearchOptions
 from shmppo.search.study import SearchStudy
 from shmppo.search.trial_run import TrialRun
@@ -93,7 +93,7 @@ def report(options: SearchOptions, base: TrainConfig, study: SearchStudy, direct
     steps = sum(trial.user_attrs.get("env_steps", 0) for trial in trials)
     names = {"last": "return at the end", "mean": "mean return over training"}
     what = names.get(options.objective, f"{options.objective} at the end")
-    seeds = "" if options.seeds == 1 else f" (interquartile mean of {options.seeds} seeds)"
+    seeds = "" if options.seeds == 1 else f" ({mean_name(options.seeds)} of {options.seeds} seeds)"
     file = shlex.quote(short_path(directory / "best.json"))
     lines = [
         f"trials         {len(trials)}: {', '.join(f'{count} {name}' for name, count in counts.items() if count)}",

@@ -18,8 +18,11 @@ from public_helpers import exit_code
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import GLOSSARY
 from shmppo.plot import main
-from shmppo.plotting.curves import Run, aggregate, group_runs, interquartile_mean, read_run
+from shmppo.plotting.comparison import compare
+from shmppo.plotting.curves import Groups, Run, aggregate, group_runs, interquartile_mean, mean_name, read_run
 from shmppo.plotting.plot_curves import plot_curves
+from shmppo.plotting.plots import caption_of, draw_groups
+from shmppo.plotting.style import new_figure
 
 
 def texts(svg: Path) -> list[str]:
@@ -56,6 +59,80 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
     values = np.array([[100.0], [1], [2], [3], [4], [5], [6], [-100]])  # 8 runs: the outer 2 at each end go
     assert interquartile_mean(values) == pytest.approx([(2 + 3 + 4 + 5) / 4])
     assert interquartile_mean(values[1:4]) == pytest.approx([2.0])  # 3 runs: nothing goes
+    assert [mean_name(runs) for runs in (3, 4)] == ["mean", "interquartile mean"]
+
+
+def written_groups(directory: Path, **seeds: int) -> Groups:
+    """Write runs of each core with the seeds 1 … n, whose last return is 4 more than the seed, and group them."""
+    named = [(core, seed) for core, count in seeds.items() for seed in range(1, count + 1)]
+    return group_runs(
+        [read_run(written_run(directory / f"{core}{seed}", core=core, seed=seed, level=seed)) for core, seed in named]
+    )
+
+
+def test_the_caption_says_which_mean_is_drawn(tmp_path: Path) -> None:
+    groups = written_groups(tmp_path, lru=1, lstm=3, gru=4)
+    one, three, four = ({name: members} for name, members in groups.items())
+    assert caption_of(one) == ""
+    assert caption_of(one | three) == "Thick: mean of the seeds. Thin: each seed. Shaded: 95 % bootstrap interval."
+    assert caption_of(four).startswith("Thick: interquartile mean of the seeds. ")
+    assert caption_of(groups).startswith("Thick: interquartile mean or, below 4, mean of the seeds. ")
+    plot_curves([run.directory for run in groups["core lstm"]], tmp_path / "few.svg", metrics=("approx_kl",))
+    assert caption_of(three) in texts(tmp_path / "few.svg")
+
+
+def test_each_seed_is_a_thin_line(tmp_path: Path) -> None:
+    _, (axis,) = new_figure(1, 1)
+    draw_groups(axis, written_groups(tmp_path, lstm=3), "return_mean_100", "env_steps")
+    mean, *seeds = axis.lines
+    assert [line.get_ydata()[-1] for line in (mean, *seeds)] == [6, 5, 6, 7]
+    assert all(line.get_linewidth() < mean.get_linewidth() for line in seeds)
+
+
+def test_a_row_compares_a_configuration_with_the_first(tmp_path: Path) -> None:
+    groups = written_groups(tmp_path, lstm=2, gru=3, lru=1)
+    first, second, third = compare(groups)
+    assert (first["configuration"], first["seeds"], first["return_mean_100"]) == ("core lstm", 2, "5.500 (5 to 6)")
+    assert second["return_mean_100"] == "6 (5 to 7)"
+    # 5, 6, and 7 against 5 and 6: 3 of 6 pairs are higher and 2 are equal.
+    better = "P(higher return_mean_100 than core lstm)"
+    assert second[better] == "0.67"
+    assert third["return_mean_100"] == "5"
+    assert better not in first | third, "neither has several seeds and another configuration"
+    for run in groups["core gru"] + groups["core lstm"]:
+        run.evaluations["eval/return"] = np.array([9.0, np.nan if run.config["seed"] == 3 else run.config["seed"]])
+    second, third = compare(groups)[1:]
+    assert second["eval/return"] == "1.500 (1 to 2)", "seed 3 has no value"
+    assert second[better] == "0.67", "a run has no evaluation"
+    assert third["eval/return"] == "-"
+    groups["core lru"][0].evaluations["eval/return"] = np.array([3.0])
+    assert compare(groups)[1]["P(higher eval/return than core lstm)"] == "0.50"
+
+
+def test_the_overview_shows_success_and_evaluations(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "a")
+    lines = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("\n".join([f"{lines[0]},info/is_success", *(f"{line},0.5" for line in lines[1:])]))
+    evaluations = "iteration,env_steps,eval/return,eval/info/is_success\n2,20,1.5,0.25\n4,40,2.5,\n"
+    (run / "eval.csv").write_text(evaluations)
+    plot_curves([run], tmp_path / "a.svg")
+    found = texts(tmp_path / "a.svg")
+    assert {"info/is_success", "return of evaluated episodes", "clip fraction", "time of Some-v0"} <= set(found)
+    assert "eval/info/is_success" not in found, "one value is no curve"
+
+
+def test_several_labels_follow_one_flag(tmp_path: Path) -> None:
+    runs = [written_run(tmp_path / core, core=core) for core in ("lstm", "gru", "lru")]
+    labels = [f"{run}=the {run.name}" for run in runs]
+    words = [*runs, "--label", *labels[:2], "--metric", "approx_kl", "--label", labels[2], "--out", tmp_path / "a.svg"]
+    assert exit_code(main, words) == 0
+    assert {"the lstm", "the gru", "the lru"} <= set(texts(tmp_path / "a.svg"))
+
+
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"a\.jpg: the file name's ending must be one of pdf, png, svg, html$"):
+        plot_curves([run], tmp_path / "a.jpg", metrics=("approx_kl",))
 
 
 def test_runs_are_aggregated_over_the_steps_that_all_of_them_cover() -> None:
@@ -65,7 +142,7 @@ def test_runs_are_aggregated_over_the_steps_that_all_of_them_cover() -> None:
     ]
     curve = aggregate(runs, "y", "x")
     assert curve is not None
-    assert (curve.x[0], curve.x[-1], curve.runs) == (15, 20, 2)
+    assert (curve.x[0], curve.x[-1], len(curve.values)) == (15, 20, 2)
     np.testing.assert_allclose(curve.mean, (curve.x + 4) / 2)
     np.testing.assert_allclose(curve.low, 4)  # of 2 runs, a quarter of the draws is the lower one twice
     np.testing.assert_allclose(curve.high, curve.x)
@@ -79,8 +156,8 @@ def test_the_bootstrap_interval_lies_around_the_interquartile_mean() -> None:
     curve = aggregate(runs, "y", "x")
     assert curve is not None
     inner = np.sort(levels)[4:12]
-    assert curve.iqm[0] == pytest.approx(inner.mean())
-    assert inner.min() < curve.low[0] < curve.iqm[0] < curve.high[0] < inner.max()
+    assert curve.mean[0] == pytest.approx(inner.mean())
+    assert inner.min() < curve.low[0] < curve.mean[0] < curve.high[0] < inner.max()
 
 
 def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> None:
@@ -201,8 +278,10 @@ def test_the_page_shows_the_runs_without_other_files(runs: list[Path], tmp_path:
     assert not {"script", "link", "iframe"} & set(page.tags)
     assert all(re.match(r"#|data:", address) for address in page.addresses), page.addresses
     assert "url(http" not in (tmp_path / "page" / "report.html").read_text()
-    assert "core lstm (2 runs)" in page.text
-    assert "core <gru> (2 runs)" in page.text
+    assert "core lstm (2 seeds)" in page.text
+    assert "core <gru> (2 seeds)" in page.text
+    assert page.row("core lstm", "2")[2:4] == ["mean (95 % interval)", "5.500 (5 to 6)"]
+    assert page.row("core <gru>", "2")[-1].strip() == "0.50"
     assert page.row("core") == ["core", "lstm", "<gru>", "lstm"]
     assert page.row("gamma") == ["gamma", "0.123456", "0.123456", "0.99"]
     plot_curves(runs, tmp_path / "default.html", labels=(f"{runs[0]}=default", f"{runs[2]}=option"))
@@ -219,5 +298,10 @@ def test_the_page_shows_the_runs_without_other_files(runs: list[Path], tmp_path:
     assert made["git_revision"] == "abc"
     assert made["exact"] == "True"
     assert made["weights_sha256"] == "123abc"
+    plot_curves(runs[:1], tmp_path / "one.html")
+    alone = Page(tmp_path / "one.html")
+    assert alone.row("weights_sha256")[1].strip() == "123abc"
+    assert not any("configuration" in row for row in alone.rows)
+    assert "seeds" not in alone.text
     (video,) = (address for address in page.addresses if address.startswith("data:video"))
     assert b64decode(video.partition(",")[2]) == b"a video"

@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 from shmppo.config.train_config import TrainConfig
 from shmppo.search import scheduler as module
 from shmppo.search.options import SearchOptions
+from shmppo.search.report import report
 from shmppo.search.scheduler import Scheduler, keep_best
 from shmppo.search.space import Space, parse_space
 from shmppo.search.study import SearchStudy
@@ -169,6 +170,14 @@ def test_the_objective_is_the_interquartile_mean_over_seeds(tmp_path: Path) -> N
     trials = search(tmp_path / "search", replace(OPTIONS, trials=1, rungs=1, seeds=4))
     assert trials[0].value == 4.0
     assert trials[0].user_attrs["values"] == [-1000.0, 3.0, 5.0, 1000.0]
+
+
+def test_the_report_calls_the_mean_of_three_seeds_a_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ArtificialRun.values = {1: 1.0, 2: 3.0, 3: 5.0}
+    options = replace(OPTIONS, trials=1, rungs=1, seeds=3)
+    search(tmp_path / "search", options)
+    report(options, BASE, SearchStudy(options, BASE, SPACE, tmp_path / "search"), tmp_path / "search")
+    assert "trial 0: return at the end 3.000 (mean of 3 seeds)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("rungs", [1, 2])
