@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Solid: interquartile mean over the seeds with its 95 % bootstrap interval; dashed: mean (from 4 seeds on); "
-    "circles: final evaluation."
+    "Line: mean over the seeds (from 4 on, the interquartile mean) with its 95 % bootstrap interval; circles: final "
+    "evaluation."
 )
 
 

@@ -36,11 +36,11 @@ def main() -> None:
             status = dataclasses.replace(display._status, run_dir=Path(RUN_DIR))
             console = Console(record=True, width=WIDTH, file=io.StringIO())
             console.print(RunPanel(status))
-            console.save_svg(str(out), title="python -m shmppo.train", unique_id="shmppo")
+            console.save_svg(str(out), title="python -m shmppo train", unique_id="shmppo")
 
     with tempfile.TemporaryDirectory() as directory, mock.patch.object(ConsoleDisplay, "show", show):
         config = TrainConfig(run_dir=f"{directory}/run", quiet=True)
-        train(config, callback=lambda row: row["iteration"] >= ITERATION)  # True ends the run
+        train(config, callback=lambda row: row["iteration"] > ITERATION)  # True ends the run
     print(out)
 
 

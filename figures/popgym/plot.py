@@ -22,8 +22,8 @@ SHORT = "1000000"
 """Steps of the runs that compare all cores."""
 PANELS_PER_ROW = 3
 NOTE = (
-    "Solid: interquartile mean over the seeds; dotted: best published of 13 models, as the maximum over 15 million "
-    "steps (arXiv 2303.01859)."
+    "Solid: mean over the seeds (interquartile from 4 on); dotted: best published of 13 models, the maximum over 15 "
+    "million steps (arXiv 2303.01859)."
 )
 
 
