@@ -117,7 +117,7 @@ def shared_and_own(rows: list[dict[str, Any]]) -> str:
     """Return a table of the values that all rows share, and a table of the others."""
     shared = {name: value for name, value in rows[0].items() if all(row.get(name) == value for row in rows)}
     own = [{name: value for name, value in row.items() if name not in shared} for row in rows]
-    return table({"": name, "all runs": value} for name, value in shared.items()) + table(own)
+    return table({"name": name, "value": value} for name, value in shared.items()) + table(own)
 
 
 def provenance(run: Run) -> dict[str, Any]:
