@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from public_helpers import python
+
+from shmppo.models.devices import UNTESTED_TORCH
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "shmppo"
@@ -55,3 +58,20 @@ def test_every_experiment_has_a_row_in_the_table(experiment: str) -> None:
     lines = (FIGURES / "README.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith(f"| [{experiment}]({experiment}) |")]
     assert len(rows) == 1, f"figures/README.md has {len(rows)} rows for {experiment}"
+
+
+def test_tests_run_with_a_tested_torch_and_users_have_any() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert re.findall(r'"torch([^"]*)"', text) == [">=2.6", f"<{UNTESTED_TORCH}"]
+    assert text.index("[project.optional-dependencies]\ntest = [\n") < text.index(f'"torch<{UNTESTED_TORCH}"')
+
+
+def test_the_image_is_built_by_the_script_that_ci_executes() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    system, *steps = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ")]
+    assert system.startswith("apt-get ")
+    assert steps == [".ci/package /dist"]
+    assert '.ci/package "$work/dist"' in (ROOT / ".ci" / "run").read_text()
+    copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert {"pyproject.toml", "setup.py", ".ci/package", "shmppo"} <= {*copied}

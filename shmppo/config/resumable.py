@@ -58,18 +58,17 @@ def refusal(run_dir: Path, refused: Sequence[str], flags: Sequence[str], *, bran
         flags: all options to change with their values, for example "--learning-rate 0.01".
         branch: whether a branch could change them.
     """
-    names, verb = " and ".join(map(flag, refused)), "belongs" if len(refused) == 1 else "belong"
-    source, rest = short_path(run_dir), f"{' '.join(flags)}{trust_of(run_dir)}"
-    command, quoted, target = program("train"), shlex.quote(source), shlex.quote(f"{source}-branch")
+    names, source = " and ".join(map(flag, refused)), short_path(run_dir)
+    rest, command = f"{' '.join(flags)}{trust_of(run_dir)}", program("train")
+    quoted, target = shlex.quote(source), shlex.quote(f"{source}-branch")
     if branch:
         return (
-            f"{names} {verb} to the run and cannot change in its directory, because the weights depend on it; continue "
-            f"in a new one: {command} --resume {quoted} --run-dir {target} {rest}"
+            f"{names} cannot change in the directory of a run; continue in a new one: {command} --resume {quoted} "
+            f"--run-dir {target} {rest}"
         )
     return (
-        f"{names} {verb} to the run and cannot change when the run is resumed, because the weights depend on it; start "
-        f"a new run with the weights of this one: {command} --init-from {quoted} {rest}; if the network changes, start "
-        f"with new weights: {command} --config {quoted}/config.json --init-from None {rest}"
+        f"{names} cannot change when a run is resumed; start a new run with its weights: {command} --init-from {quoted} "
+        f"{rest}; or with new weights: {command} --config {quoted}/config.json --init-from None {rest}"
     )
 
 

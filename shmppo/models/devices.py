@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
 """Values of WORKSPACES with which cuBLAS is deterministic."""
+UNTESTED_TORCH = "2.14"
+"""The first release of torch with which the tests have not run. The extra `test` of pyproject.toml excludes it."""
 _warned: dict[Any, Any] = {}
 """Warnings that were shown, as Python's registries list them."""
 
@@ -31,6 +33,12 @@ def own_device(config: TrainConfig) -> torch.device:
     if config.device != "cuda" or not torch.cuda.is_available():
         return torch.device(config.device)
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+
+
+def log_untested_torch() -> None:
+    """Log one line if torch is newer than the releases with which the tests have run."""
+    if torch.__version__ >= UNTESTED_TORCH:
+        log.info("torch %s is newer than the releases with which shmppo was tested", torch.__version__)
 
 
 def check_device(config: TrainConfig) -> None:

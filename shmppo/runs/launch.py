@@ -25,7 +25,7 @@ from shmppo.lockstep.worker_processes import UNGUARDED_MAIN, WORKER_NAME
 from shmppo.loggers.summary import RunSummary
 from shmppo.loggers.trackers import Callback, Logger, LoggerList, make_trackers
 from shmppo.models.actor_critic import build_meta_model
-from shmppo.models.devices import check_device
+from shmppo.models.devices import check_device, log_untested_torch
 from shmppo.models.native import resolve_kernel
 from shmppo.parallel.process_group import ProcessGroup
 from shmppo.parallel.rendezvous import agree_on_config, connect
@@ -151,6 +151,7 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(numeric_modes())
         with buffer_records() as check_records, process_group.config_errors_on_all_ranks():
+            log_untested_torch()
             check_device(config)
             if config.portable:
                 check_torch()

@@ -286,7 +286,7 @@ def kernel_of_run(config: TrainConfig) -> str:
 def test_a_run_belongs_to_its_kernel_and_torch_computes_without_a_library(tmp_path: Path, request: Any) -> None:
     native = replace(SMALL, run_dir=str(tmp_path / "native"))
     assert kernel_of_run(native) == "native"
-    with pytest.raises(ConfigError, match=r"^--kernel belongs to the run and cannot change when the run is resumed, "):
+    with pytest.raises(ConfigError, match=r"^--kernel cannot change when a run is resumed; "):
         resume(tmp_path / "native", kernel="torch", stop_at_iteration=2)
     request.getfixturevalue("not_compiled")
     reason = "the kernels were not compiled; run `pip install -e .` with a C compiler"

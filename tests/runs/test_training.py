@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from public_helpers import SIX_ITERATIONS
+import torch
 
 from shmppo import read_metrics, train
 from shmppo.config.info_keys import parse_info_keys
@@ -81,3 +82,14 @@ def test_a_warning_is_shown_and_logged_once(tmp_path: Path, capsys: pytest.Captu
     train(config)
     for text in ((tmp_path / "run" / "run.log").read_text(), capsys.readouterr().out):
         assert text.count("info/success is the mean of only those episodes that have it") == 1
+
+
+def test_a_newer_torch_than_the_tested_ones_is_one_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig(num_envs=2, rollout_steps=8, minibatches=1, seq_len=8, workers=0, quiet=True, total_steps=16)
+    for limit in ("2.0", "99.0"):
+        monkeypatch.setattr("shmppo.models.devices.UNTESTED_TORCH", limit)
+        train(dataclasses.replace(config, run_dir=str(tmp_path / limit)))
+        lines = (tmp_path / limit / "run.log").read_text().count(f"torch {torch.__version__} is newer than")
+        assert lines == (limit == "2.0")
