@@ -122,6 +122,14 @@ def test_results_are_those_of_gymnasium(env: str, arguments: dict[str, Any]) -> 
     assert compare(env, arguments, 45) >= 3
 
 
+def test_a_model_and_a_time_limit_of_the_user_give_the_results_of_gymnasium(tmp_path: Path) -> None:
+    text = (Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml").read_text()
+    assert "0 0 -9.81" in text
+    (tmp_path / "own.xml").write_text(text.replace("0 0 -9.81", "0 0 -3.7"))
+    arguments = {"xml_file": str(tmp_path / "own.xml"), "max_episode_steps": 15}
+    assert compare("HalfCheetah-v5", arguments, 45) == 9
+
+
 @pytest.mark.slow(reason="about 1 min per case")
 @pytest.mark.parametrize(("env", "arguments"), ALL_CASES)
 def test_results_are_those_of_gymnasium_for_20000_steps(env: str, arguments: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = (
     "python3 -m venv", "pip install", ".venv/bin/pip", ".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/lint-imports",
-    ".venv/bin/pre-commit", "source .venv/bin/activate", "torchrun ",
+    ".venv/bin/pre-commit", "source .venv/bin/activate", "torchrun ", "uvx ",
 )  # fmt: skip
 """Beginnings of commands that install packages or need more machines. .ci/run runs those of the README."""
 MEASURED = "*Measured at commit"
