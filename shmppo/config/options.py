@@ -150,22 +150,20 @@ class NetworkOptions:
     line, its options are the defaults of all flags, unless --config or --preset is given. Optimizer, counters, and
     random numbers start anew. None: random initial weights."""
     separate_critic: Literal["none", "core", "all"] = "none"
-    """Which layers the critic has of its own. none: its head; actor and critic share the encoder and the core. core:
-    also its core; they share the encoder. all: its encoder and its core."""
+    """Layers that the critic has of its own. none: only its head. core: also its core. all: also its encoder."""
     actor_obs: tuple[str, ...] | None = None
     """Parts of a Dict observation that the actor sees, by key, such as `camera` or `arm/joints`. The trained policy
     needs only these. If the critic sees other parts, add --separate-critic all. None: all parts."""
     critic_obs: tuple[str, ...] | None = None
     """Parts of a Dict observation that the critic sees, as for --actor-obs. None: all parts."""
     distribution: Literal["gaussian", "beta"] = "gaussian"
-    """Distribution of Box actions. gaussian: actions are clipped to the bounds, or squashed by --squash-actions. beta:
-    all actions lie between the bounds, which each dimension must have (Chou et al. 2017); --log-std-init has no
-    effect."""
+    """Distribution of Box actions. gaussian: clipped to the bounds, or squashed by --squash-actions. beta: between the
+    bounds, which each dimension must have (Chou et al. 2017); --log-std-init has no effect."""
     log_std_init: float = option(0.0, LOG_STD)
     """Initial log standard deviation of Box actions."""
     std: Literal["parameter", "state"] = "parameter"
-    """Standard deviation of Box actions. parameter: a learned parameter, the same in all states. state: an output of
-    the policy head, whose logarithm is limited to -5 (or --log-std-min) … 2."""
+    """Standard deviation of Box actions. parameter: the same in all states. state: an output of the policy head, whose
+    logarithm is limited to -5 (or --log-std-min) … 2."""
     action_masks: bool = option(False, gymnasium=True, makes_env=True)
     """Choose only actions that info["action_mask"] allows, for Discrete and MultiDiscrete actions. The mask is an array
     of 0 and 1, or one array per dimension."""
@@ -239,8 +237,8 @@ class UpdateOptions:
     gae_lambda: float = option(0.95, FRACTION, branchable=True)
     """λ of generalized advantage estimation (arXiv 1506.02438)."""
     truncation_is_termination: bool = option(False, branchable=True)
-    """Treat a truncated episode as terminated: do not bootstrap from its final observation. For environments that
-    report a natural end as a truncation."""
+    """Do not bootstrap from the final observation of a truncated episode: for environments that report a natural end as
+    a truncation."""
     advantage_norm: Literal["minibatch", "global", "none"] = option("minibatch", branchable=True)
     """Normalize advantages to mean 0 and standard deviation 1. minibatch: over each minibatch. global: over the
     rollouts of all ranks."""

@@ -38,14 +38,14 @@ class ProcessOptions:
     act_on: Literal["workers", "device"] = option("workers", resumable=True)
     """Who computes the actions of training: the workers, or the learner on --device, for convolutions."""
     kernel: Literal["auto", "native", "torch"] = "auto"
-    """What computes the network. native: the compiled kernels, on the CPU. torch: torch's own modules. auto: the
-    kernels, but torch for --network and installations without a C compiler. The weights depend on it. Torch always
-    computes convolutions and encoders of your own."""
+    """What computes the network. native: the compiled kernels. torch: torch's own modules. auto: the kernels, but torch
+    for --network and without a C compiler. The weights depend on it. Torch always computes convolutions and encoders of
+    your own."""
     convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = option(False, derived=True, inherited=False)
     """Whether the network has layers of type Conv2d. The run sets it at its start."""
     portable: bool = False
-    """Let torch compute the same bits on each x86-64 processor with AVX2, which makes it slower. The kernels need no
-    flag for this. In Python, call shmppo.portable() before torch is imported."""
+    """Let torch compute the same bits on each x86-64 processor with AVX2, more slowly. The kernels always do. In Python,
+    call shmppo.portable() before torch is imported."""
     run_dir: str | None = option(
         None, common=True, per_rank=True, inherited=False, set_by_search=True, changes_curve=False, path=True
     )
@@ -119,5 +119,5 @@ class ReportOptions:
     quiet: bool = neutral_option(False, per_rank=True, inherited=False, set_by_search=True)
     """Print only errors."""
     check_determinism: int = neutral_option(500, NOT_NEGATIVE)
-    """Steps for which two instances of the environment are compared, in other processes, in the background of the
-    training. If they differ, the run is not reproducible (exact: false). 0: no check."""
+    """Steps for which two instances of the environment are compared in the background. If they differ, the run is not
+    reproducible (exact: false). 0: no check."""

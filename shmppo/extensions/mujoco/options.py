@@ -4,7 +4,6 @@ from __future__ import annotations
 
 VALUES = {
     "env_backend": {
-        "mujoco": "mujoco: all environments of a worker together, for the MuJoCo tasks of Gymnasium, with the same "
-        "results.",
+        "mujoco": "mujoco: those of a worker together, for the MuJoCo tasks of Gymnasium, with the same results.",
     }
 }

@@ -25,9 +25,8 @@ class TeachingOptions(ExtensionOptions):
     """Learning from the policy of another run, or from recorded episodes."""
 
     teacher: str | None = option(None, common=True, one_column=True, path=True, copied=True)
-    """Directory of a run, of an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
-    contains KL(teacher ‖ policy) at the steps of its own rollouts (kickstarting, arXiv 1803.03835). None: no
-    teacher."""
+    """Directory of a run or an exported policy, or a checkpoint file, whose policy the new run imitates: its loss
+    contains KL(teacher ‖ policy) at the steps of its rollouts (kickstarting, arXiv 1803.03835). None: no teacher."""
     teacher_coef: float = option(1.0, COEFFICIENT, branchable=True)
     """Weight of KL(teacher ‖ policy)."""
     teacher_steps: int | None = option(None, AT_LEAST_1, branchable=True)

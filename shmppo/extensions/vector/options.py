@@ -26,7 +26,6 @@ class VectorOptions(ExtensionOptions):
 OPTIONS = VectorOptions
 VALUES = {
     "env_backend": {
-        "vector": "vector: --env names a `gymnasium.vector.VectorEnv` of your own, and each worker makes one for its "
-        "environments.",
+        "vector": "vector: --env names a `gymnasium.vector.VectorEnv`, of which each worker makes one.",
     }
 }
