@@ -95,6 +95,8 @@ def main() -> int:
         return run_command(lambda: _without_command(name, arguments))
     sys.argv[1:] = arguments[1:]
     sys.path.insert(0, os.getcwd())  # like python -m: flags may name modules in this directory
+    if os.path.isdir("shmppo"):  # a copy of the repository: workers import the installed package, as this process does
+        sys.path.insert(0, os.path.dirname(os.path.dirname(__file__)))
     code: int = pkgutil.resolve_name(f"shmppo.{COMMANDS[name].module}:main")()
     return code
 

@@ -44,8 +44,8 @@ class ProcessOptions:
     convolutions: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = option(False, derived=True, inherited=False)
     """Whether the network has layers of type Conv2d. The run sets it at its start."""
     portable: bool = False
-    """Let torch compute the same bits on each x86-64 processor with AVX2, more slowly. The kernels always do. In Python,
-    call shmppo.portable() before torch is imported."""
+    """Let torch compute the same bits on each x86-64 processor with AVX2, more slowly. The kernels always do. In
+    Python, call shmppo.portable() before torch is imported."""
     run_dir: str | None = option(
         None, common=True, per_rank=True, inherited=False, set_by_search=True, changes_curve=False, path=True
     )

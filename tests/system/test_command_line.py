@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,18 @@ from shmppo.kernels import supported_variants
 
 def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig:
     return parse_start([str(a) for a in arguments], default=default)[0]
+
+
+def test_workers_import_the_package_that_runs_and_not_the_one_in_the_directory(tmp_path: Path) -> None:
+    """As with `uvx --from .` in a copy of the repository, whose kernels are not compiled."""
+    (tmp_path / "here" / "shmppo").mkdir(parents=True)
+    (tmp_path / "here" / "shmppo" / "__init__.py").write_text("raise ImportError('the wrong package')")
+    script = "from shmppo.cli import main\nif __name__ == '__main__':\n    raise SystemExit(main())"
+    (tmp_path / "script.py").write_text(script)
+    flags = ["--workers", 1, "--stop-at-iteration", 1, "--quiet", "--run-dir", tmp_path / "run"]
+    path = {**os.environ, "PYTHONPATH": str(Path(shmppo.__file__).parents[1])}
+    result = python(tmp_path / "script.py", "train", *flags, cwd=tmp_path / "here", env=path)
+    assert result.returncode == 0, result.stderr
 
 
 def test_flags_override_the_file_and_the_file_overrides_the_default(tmp_path: Path) -> None:
