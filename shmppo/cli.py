@@ -97,8 +97,7 @@ def main() -> int:
     sys.path.insert(0, os.getcwd())  # like python -m: flags may name modules in this directory
     if os.path.isdir("shmppo"):  # a copy of the repository: workers import the installed package, as this process does
         sys.path.insert(0, os.path.dirname(os.path.dirname(__file__)))
-    code: int = pkgutil.resolve_name(f"shmppo.{COMMANDS[name].module}:main")()
-    return code
+    return int(pkgutil.resolve_name(f"shmppo.{COMMANDS[name].module}:main")())
 
 
 def _without_command(name: str, arguments: list[str]) -> None:

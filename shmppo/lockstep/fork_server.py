@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,10 @@ def start_fork_server() -> None:
     learner after they have imported the main module.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    with handled((*STOP_SIGNALS, STACK_SIGNAL, HANG_SIGNAL), signal.SIG_IGN), numpy_inherited():
+    with handled((*STOP_SIGNALS, STACK_SIGNAL, HANG_SIGNAL), signal.SIG_IGN), numpy_inherited(), ExitStack() as stack:
+        stack.callback(os.chdir, os.getcwd())
+        # It looks for modules in its directory first. In a copy of the repository, it would find other code.
+        os.chdir(Path(__file__).parents[2] if os.path.isdir("shmppo") else ".")
         forkserver.ensure_running()
 
 
@@ -67,7 +70,7 @@ def kill_with_children(pid: int) -> None:
 
 def kill_group(pid: int) -> None:
     """Kill the processes of the group that a worker leads, which are left when it has died, such as simulators."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
@@ -82,7 +85,7 @@ def children_of(pid: int) -> list[int]:
 def kill(pids: Iterable[int]) -> None:
     """Kill processes with SIGKILL, unless they have ended already."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 

@@ -29,7 +29,7 @@ def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig
 def test_workers_import_the_package_that_runs_and_not_the_one_in_the_directory(tmp_path: Path) -> None:
     """As with `uvx --from .` in a copy of the repository, whose kernels are not compiled."""
     (tmp_path / "here" / "shmppo").mkdir(parents=True)
-    (tmp_path / "here" / "shmppo" / "__init__.py").write_text("raise ImportError('the wrong package')")
+    (tmp_path / "here" / "shmppo" / "__init__.py").write_text("raise SystemExit('the wrong package')")
     script = "from shmppo.cli import main\nif __name__ == '__main__':\n    raise SystemExit(main())"
     (tmp_path / "script.py").write_text(script)
     flags = ["--workers", 1, "--stop-at-iteration", 1, "--quiet", "--run-dir", tmp_path / "run"]
