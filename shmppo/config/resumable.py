@@ -67,8 +67,8 @@ def refusal(run_dir: Path, refused: Sequence[str], flags: Sequence[str], *, bran
             f"--run-dir {target} {rest}"
         )
     return (
-        f"{names} cannot change when a run is resumed; start a new run with its weights: {command} --init-from {quoted} "
-        f"{rest}; or with new weights: {command} --config {quoted}/config.json --init-from None {rest}"
+        f"{names} cannot change when a run is resumed; start a new run with its weights: {command} --init-from "
+        f"{quoted} {rest}; or with new weights: {command} --config {quoted}/config.json --init-from None {rest}"
     )
 
 

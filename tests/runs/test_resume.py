@@ -124,9 +124,7 @@ def test_a_stop_before_the_checkpoint_is_refused_with_the_flag_to_change(whole: 
 
 
 def test_several_refused_changes_are_named_together(whole: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^--gamma and --seed cannot change .* --gamma 0\.5 --seed 7 --workers 2$"
-    ):
+    with pytest.raises(ConfigError, match=r"^--gamma and --seed cannot change .* --gamma 0\.5 --seed 7 --workers 2$"):
         resume(whole, gamma=0.5, seed=7, workers=2)
     with pytest.raises(ConfigError, match=r"^--seed cannot change .* --gamma 0\.5 --seed 7$"):
         resume(whole, checkpoint=2, gamma=0.5, seed=7)

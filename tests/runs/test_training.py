@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from public_helpers import SIX_ITERATIONS
 import torch
+from public_helpers import SIX_ITERATIONS
 
 from shmppo import read_metrics, train
 from shmppo.config.info_keys import parse_info_keys
