@@ -37,8 +37,8 @@ class EvaluateFlags:
     checkpoint: str = "last"
     """Checkpoint to evaluate: last, best (see --best-by of train), the number of an iteration, or the path of
     a checkpoint file."""
-    episodes: int = 20
-    """Number of episodes."""
+    episodes: int | None = None
+    """Number of episodes. None: 20, or 50 with --memory."""
     seed: int = 1
     """Seed of the episodes."""
     env_kwargs: KeywordArguments = field(default_factory=dict)
@@ -50,8 +50,12 @@ class EvaluateFlags:
     video: Path | None = None
     """Record all episodes, one after the other, in this mp4 or gif file. The video runs at normal speed with at most 30
     frames per second (extra `video`). None: no video."""
+    memory: bool = False
+    """Measure whether the policy uses its memory, and how far back: play the same episodes again while the recurrent
+    state is reset every 1, 2, 4, … steps, held, or taken from another episode. The picture is RUN_DIR/memory.png (extra
+    `plot`)."""
     json: bool = False
-    """Print one JSON object with the returns and lengths of all episodes instead of a sentence."""
+    """Print one JSON object with the results of all episodes instead of text."""
     trust: Modules = ()
     """A module or package that may be imported although only a run directory names it, for example that of its
     environment. Give the flag once per module."""
@@ -76,13 +80,12 @@ def _evaluate() -> None:
     from rich.console import Console
 
     from shmppo.policies.evaluation import evaluate
+    from shmppo.tools.memory import report_memory_use
 
-    arguments = {k: v for k, v in vars(options).items() if k not in ("json", "run_dir")}
+    arguments = {k: v for k, v in vars(options).items() if v is not None and k not in ("json", "memory", "run_dir")}
     with output_as_stderr(), Console(stderr=True, quiet=options.json).status("starting") as status:
-        arguments["progress"] = lambda ended, steps: status.update(
-            f"{ended} of {options.episodes} episodes, {steps:,} steps"
-        )
-        text = options.compare(arguments)
+        arguments["progress"] = lambda ended, steps: status.update(f"{ended} episodes, {steps:,} steps")
+        text = report_memory_use(options, arguments) if options.memory else options.compare(arguments)
         if text is None:
             require(len(options.run_dir) == 1, "give one RUN_DIR")
             result = evaluate(options.run_dir[0], **arguments)

@@ -192,18 +192,19 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     return np.sort(values, axis=-2)[..., cut : runs - cut, :].mean(axis=-2)
 
 
-def bootstrap_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the 95 % bootstrap interval of the interquartile mean by resampling runs.
+def bootstrap_interval(values: np.ndarray, average: Any = interquartile_mean) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the 95 % bootstrap interval of an average by resampling runs.
 
     Args:
         values: [runs, n].
+        average: function that averages over axis −2.
 
     Returns:
         The lower and the upper end, each [n].
     """
     runs = len(values)
     draws = np.random.default_rng(0).integers(runs, size=(RESAMPLES, runs))
-    low, high = np.percentile(interquartile_mean(values[draws]), [2.5, 97.5], axis=0)
+    low, high = np.percentile(average(values[draws]), [2.5, 97.5], axis=0)
     return low, high
 
 

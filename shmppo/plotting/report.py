@@ -18,7 +18,7 @@ from shmppo.plotting.comparison import compare, last_values, mean_and_interval, 
 from shmppo.plotting.curves import IGNORED_FIELDS, Groups, Run
 from shmppo.plotting.plots import caption_of, check_metric, draw_groups, draw_phases, overview_panels
 from shmppo.plotting.style import COLORS, new_figure
-from shmppo.storage.run_directory import CONFIG, SUMMARY
+from shmppo.storage.run_directory import CONFIG, MEMORY_PICTURE, SUMMARY
 from shmppo.utils.files import config_error_if_unwritable, make_parent_directory, read_file, read_object
 from shmppo.utils.phase_timer import PHASES
 
@@ -53,7 +53,8 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
         options=options({name: members[0].config for name, members in groups.items()}),
         phase_legend=legend(PHASES),
         phases="".join(svg(draw_phases, members[0], name) for name, members in groups.items()),
-        videos="".join(map(video, runs)),
+        memory="".join(newest_file(run, MEMORY_PICTURE) for run in runs),
+        videos="".join(newest_file(run, "*.mp4", "*.gif") for run in runs),
         provenance=shared_and_own(list(map(provenance, runs))),
     )
     make_parent_directory(out, "--out")
@@ -129,14 +130,14 @@ def provenance(run: Run) -> dict[str, Any]:
     return {"run": run.directory, **config.get("versions", {}), **texts, **outcome}
 
 
-def video(run: Run) -> str:
-    """Return the newest video in the directory of a run; "" if it has none."""
-    files = [path for path in run.directory.rglob("*") if path.suffix in (".mp4", ".gif")]
+def newest_file(run: Run, *patterns: str) -> str:
+    """Return the newest video or picture of these names in the directory of a run; "" if it has none."""
+    files = [path for pattern in patterns for path in run.directory.rglob(pattern)]
     if not files:
         return ""
     newest = max(files, key=lambda path: path.stat().st_mtime)
     data = b64encode(read_file(newest)).decode()
     tag = f'<video controls src="data:video/mp4;base64,{data}"></video>'
-    if newest.suffix == ".gif":
-        tag = f'<img alt="episode" src="data:image/gif;base64,{data}">'
+    if newest.suffix != ".mp4":
+        tag = f'<img alt="{newest.stem}" src="data:image/{newest.suffix[1:]};base64,{data}">'
     return f"<figure>{tag}<figcaption>{escape(str(newest))}</figcaption></figure>"

@@ -14,6 +14,8 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, cast
 
+import numpy as np
+
 from shmppo.config.checks import require
 from shmppo.config.extensions import evaluation_flags
 from shmppo.config.trust import Trusted
@@ -31,6 +33,9 @@ from shmppo.utils.user_code import describe_error
 
 Progress = Callable[[int, int], None]
 """Called after each step, with the number of finished episodes and the number of steps of all episodes."""
+ChangeStates = Callable[[VectorEnv, int, np.ndarray], None]
+"""Called before each step of a batch of episodes: with its environments, the number of its steps so far, and the
+recurrent states [columns, S] with which the policy will act. It may change the states."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ def evaluate(
     video: str | Path | None = None,
     progress: Progress | None = None,
     trust: Trusted = (),
+    change_states: ChangeStates | None = None,
     **added_flags: Any,
 ) -> Evaluation:
     """Play episodes with the policy of a run. Torch uses one thread meanwhile.
@@ -108,6 +114,7 @@ def evaluate(
         video: mp4 or gif file in which all episodes are recorded. None: no video.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.resume`.
+        change_states: see `ChangeStates`. None: the policy keeps its states.
         added_flags: values of the flags that extensions add to `shmppo evaluate`.
 
     Raises:
@@ -126,7 +133,7 @@ def evaluate(
         trained = flags.prepare(trained, arguments)
         results = play_episodes(
             trained, episodes=episodes, seed=seed, stochastic=stochastic, max_steps=max_steps, video=film,
-            progress=progress, recorder=recorder,
+            progress=progress, recorder=recorder, change_states=change_states,
         )  # fmt: skip
     if recorder is not None:
         recorder.save(trained.config, trained.task)
@@ -143,6 +150,7 @@ def play_episodes(
     video: VideoRecorder | None = None,
     progress: Progress | None = None,
     recorder: Any = None,
+    change_states: ChangeStates | None = None,
 ) -> list[EpisodeResult]:
     """Play episodes, each in its own environment.
 
@@ -155,6 +163,7 @@ def play_episodes(
         video: where to record the episodes, which are then played one by one. None: no video.
         progress: called after each step.
         recorder: records the episodes. None: they are not recorded.
+        change_states: see `ChangeStates`. None: the policy keeps its states.
 
     Returns:
         One result per episode, in the order of environments.
@@ -166,11 +175,13 @@ def play_episodes(
     config = replace(trained.config, seed=seed)
     steps = finished = 0
 
-    def after_step(envs: VectorEnv, ended: int, step: int) -> None:
+    def after_step(envs: VectorEnv, ended: int, step: int, states: np.ndarray) -> None:
         nonlocal steps, finished
         left = len(envs.handles) // config.columns_per_env - ended
         if video is not None and left:
             _film(cast(RenderedHandle, envs.handles[0]), video, config.env_id, step)
+        if change_states is not None:
+            change_states(envs, step, states)
         steps += left
         if progress is not None:
             progress(finished + ended, steps)

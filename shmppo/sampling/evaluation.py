@@ -33,9 +33,10 @@ EPISODES_AT_ONCE = 64
 MAX_STEPS = 100_000
 """Steps after which an episode is stopped, so that the evaluation of an endless environment ends."""
 
-AfterStep = Callable[[VectorEnv, int, int], None]
+AfterStep = Callable[[VectorEnv, int, int, np.ndarray], None]
 """Called when a batch of episodes begins, and after each of its steps: with the environments of the batch, the number
-of its episodes that have ended, and the number of its steps so far."""
+of its episodes that have ended, the number of its steps so far, and the recurrent states [columns, S] with which the
+policy will act, which it may change."""
 
 
 class EpisodeResult(NamedTuple):
@@ -170,7 +171,7 @@ class EpisodePlayer:
                     length = int(envs.lengths[k * rows])
                     results[k] = EpisodeResult(envs.total(k * rows), length, True, envs.info_of(k))
             if self._after_step is not None:
-                self._after_step(envs, len(results), step)
+                self._after_step(envs, len(results), step, actor.states)
             if len(results) == episodes:
                 break
             if self._stochastic:

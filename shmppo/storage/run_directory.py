@@ -37,7 +37,7 @@ from shmppo.utils.files import (
 CONFIG, METRICS, SUMMARY, LOG = "config.json", "metrics.csv", "summary.json", "run.log"
 LOCK = "run.lock"
 EVALUATIONS, EPISODES, VIDEOS = "eval.csv", "episodes.csv", "videos"
-FAILED_EPISODE = "failed_episode.json"
+FAILED_EPISODE, MEMORY_PICTURE = "failed_episode.json", "memory.png"
 TABLES = (EPISODES, *(name for module in added("files") for name in module.TABLES))
 """Further tables, whose rows begin with an iteration."""
 DIRECTORIES = tuple(name for module in added("files") for name in module.DIRECTORIES)
@@ -92,7 +92,8 @@ def _remove_run(path: Path) -> None:
     for name in (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True)):
         if (path / name).is_dir():
             shutil.rmtree(path / name)
-    files = (METRICS, SUMMARY, LOG, EVALUATIONS, FAILED_EPISODE, *TABLES, CONFIG)  # without the last, it is no run
+    # Without the last one, it is no run.
+    files = (METRICS, SUMMARY, LOG, EVALUATIONS, FAILED_EPISODE, MEMORY_PICTURE, *TABLES, CONFIG)
     for file in (path / "checkpoint.pt", *path.glob("checkpoint-*.pt"), *(path / name for name in files)):
         file.unlink(missing_ok=True)
 
