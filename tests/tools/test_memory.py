@@ -20,10 +20,10 @@ from torch import Tensor, nn
 import shmppo.evaluate as command
 from shmppo import load_policy, plot_runs
 from shmppo.envs.factory import make_environment
-from shmppo.envs.vector_env import VectorEnv
+from shmppo.envs.vector_env import FIRST_INDEX, VectorEnv
 from shmppo.errors import ConfigError
 from shmppo.policies.evaluation import evaluate
-from shmppo.tools.memory import EXCHANGED, HELD, KEPT, MemoryUse, memory_use
+from shmppo.tools.memory import EXCHANGED, HELD, KEPT, MemoryUse, Recorded, memory_use, reset
 
 STEPS, EPISODES = 8, 12
 
@@ -75,6 +75,11 @@ TRUST = ("test_memory",)
 run_dir = run_fixture(RECALL)
 
 
+@pytest.fixture(scope="module")
+def use(run_dir: Path) -> MemoryUse:
+    return memory_use(run_dir, episodes=EPISODES, trust=TRUST)
+
+
 def cues(run_dir: Path) -> list[int]:
     found: list[int] = []
 
@@ -85,8 +90,8 @@ def cues(run_dir: Path) -> list[int]:
     return found
 
 
-def test_the_returns_are_those_of_a_policy_that_remembers_a_cue(run_dir: Path) -> None:
-    use, shown = memory_use(run_dir, episodes=EPISODES, trust=TRUST), cues(run_dir)
+def test_the_returns_are_those_of_a_policy_that_remembers_a_cue(run_dir: Path, use: MemoryUse) -> None:
+    shown = cues(run_dir)
     assert list(use.returns) == ["1", "2", "4", KEPT, HELD, EXCHANGED]
     assert use.returns[KEPT] == use.returns[HELD] == [STEPS] * EPISODES
     assert use.returns[EXCHANGED] == [
@@ -101,8 +106,8 @@ def test_the_returns_are_those_of_a_policy_that_remembers_a_cue(run_dir: Path) -
         assert use.returns[str(k)] == expected, k
 
 
-def test_hidden_parts_are_read_from_the_state_of_other_episodes(run_dir: Path) -> None:
-    read = memory_use(run_dir, episodes=EPISODES, trust=TRUST).hidden
+def test_hidden_parts_are_read_from_the_state_of_other_episodes(use: MemoryUse) -> None:
+    read = use.hidden
     assert list(read) == ["accuracy of cue", "R² of level"]
     assert read["accuracy of cue"][0] == 1
     assert read["R² of level"][0] > 0.99
@@ -111,24 +116,22 @@ def test_hidden_parts_are_read_from_the_state_of_other_episodes(run_dir: Path) -
 
 @pytest.mark.parametrize("core", dict.fromkeys(core for core, _ in CORES if core != "none"))
 def test_a_reset_gives_the_initial_state_of_each_core(core: str, tmp_path: Path) -> None:
-    train_in(tmp_path / "run", memory_run(core), workers=0, stop_at_iteration=1)
+    train_in(tmp_path / "run", memory_run(core), env="Pendulum-v1", hide_obs=(2,), workers=0, stop_at_iteration=1)
     seeds: list[int | None] = []
 
-    def reset(envs: VectorEnv, step: int, states: np.ndarray) -> None:
+    def change(envs: VectorEnv, step: int, states: np.ndarray) -> None:
         seeds.extend(handle.seed for handle in envs.handles if step == 0)
-        states[:] = 0
+        reset(1, Recorded(list, {FIRST_INDEX: []}), envs, step, states)
 
-    without, kept = evaluate(tmp_path / "run", episodes=4, change_states=reset), evaluate(tmp_path / "run", episodes=4)
-    policy, returns = load_policy(tmp_path / "run"), []
+    kept, without = (evaluate(tmp_path / "run", episodes=2, max_steps=9, change_states=one) for one in (None, change))
+    policy = load_policy(tmp_path / "run")
     env = make_environment(policy.config)
-    for seed in seeds:
-        (obs, _), returns_so_far, ended = env.reset(seed=seed), 0.0, False
-        while not ended:
-            obs, reward, terminated, truncated, _ = env.step(policy.act(obs)[0])
-            returns_so_far, ended = returns_so_far + float(reward), terminated or truncated
-        returns.append(returns_so_far)
-    assert without.returns == returns
-    assert memory_use(tmp_path / "run", episodes=4).returns.items() >= {"1": returns, KEPT: kept.returns}.items()
+    for seed, expected, other in zip(seeds, without.returns, kept.returns, strict=True):
+        obs, total = env.reset(seed=seed)[0], 0.0
+        for _ in range(9):
+            obs, reward, *_ = env.step(policy.act(obs)[0])
+            total += float(reward)
+        assert total == expected != other
     env.close()
 
 
@@ -151,9 +154,8 @@ def test_the_sentence(returns: dict[str, list[float]], sentence: str) -> None:
 
 
 def test_the_command_prints_a_sentence_and_draws_a_picture_for_the_report(
-    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, use: MemoryUse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use = memory_use(run_dir, episodes=EPISODES, trust=TRUST)
     words = [run_dir, "--memory", "--trust", *TRUST, "--episodes", EPISODES]
     assert exit_code(command.main, words) == 0
     assert capsys.readouterr().out.splitlines()[0] == use.sentence
