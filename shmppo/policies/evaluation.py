@@ -114,7 +114,8 @@ def evaluate(
         video: mp4 or gif file in which all episodes are recorded. None: no video.
         progress: called after each step.
         trust: modules of which the run may import code, as in `shmppo.resume`.
-        change_states: see `ChangeStates`. None: the policy keeps its states.
+        change_states: called before each step of a batch of episodes, with its environments, the number of its steps so
+            far, and the recurrent states [columns, S], which it may change. None: the policy keeps its states.
         added_flags: values of the flags that extensions add to `shmppo evaluate`.
 
     Raises:

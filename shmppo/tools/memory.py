@@ -29,6 +29,7 @@ from shmppo.plotting.style import label, new_figure, save
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import TrainedPolicy, load_trained
 from shmppo.storage.run_directory import MEMORY_PICTURE
+from shmppo.utils.files import make_parent_directory
 
 Recorded = defaultdict[int, list[tuple[np.ndarray, list[np.ndarray]]]]
 """Steps by the index of the column: the recurrent state before the step [S], and the observation, an array per leaf."""
@@ -49,7 +50,7 @@ class MemoryUse:
     next, "kept", "held" after the first step, or "exchanged" for those of another episode."""
     hidden: dict[str, list[float]]
     """For "R² of NAME", or "accuracy of NAME" if the part NAME of the observation, which the actor does not see, is
-    discrete: that of a ridge regression from the state, and of one from what the actor sees at the same step. They are
+    Discrete: that of a ridge regression from the state, and of one from what the actor sees at the same step. They are
     fitted to half of the episodes, and measured on the other half."""
 
     def interval(self, case: str, base: str | None = None) -> tuple[float, float, float]:
@@ -66,8 +67,7 @@ class MemoryUse:
         if low <= 0 <= high:
             return f"{text}, which may be chance."
         left = {int(case): 1 - self.interval(KEPT, case)[0] / gain for case in self.returns if case.isdigit()}
-        enough = [k for k in left if min(share for later, share in left.items() if later >= k) >= 0.95]
-        k = min(enough, default=max(left))
+        k = min((k for k in left if min(share for at, share in left.items() if at >= k) >= 0.95), default=max(left))
         return f"{text}; resets every {k} steps cost {100 - 100 * left[k]:.0f} % of the difference."
 
     @property
@@ -146,7 +146,7 @@ def read_hidden(trained: TrainedPolicy, hidden: set[int], recorded: Recorded) ->
     parts = [network_input(leaf, torch.from_numpy(stored)).flatten(1).double().numpy() for leaf, stored in pairs]
     inputs = [np.stack(after), np.concatenate([parts[i] for i in seen], axis=1)]
     fitted = np.array(numbers) < len(recorded) / 2
-    kinds = {i: "accuracy" if leaves[i].kind == "codes" else "R²" for i in sorted(hidden)}
+    kinds = {i: "accuracy" if len(leaves[i].sizes) == 1 else "R²" for i in sorted(hidden)}
     return {f"{one} of {leaves[i].name}": [score(x, parts[i], fitted, one) for x in inputs] for i, one in kinds.items()}
 
 
@@ -167,14 +167,18 @@ def score(inputs: np.ndarray, targets: np.ndarray, fitted: np.ndarray, measure: 
 
 
 def report_memory_use(options: Any, arguments: dict[str, Any]) -> str:
-    """Return what the command prints, and draw the returns as memory.png in the run directory.
+    """Return what `shmppo evaluate --memory` prints, and draw the returns as memory.png in the run directory.
 
     Args:
         options: flags of the command.
         arguments: of `memory_use`.
+
+    Raises:
+        ConfigError: if matplotlib is missing, if the picture cannot be written, or if `memory_use` raises it.
     """
     require(len(options.run_dir) == 1, "give one RUN_DIR")
     path, (figure, (axis,)) = options.run_dir[0].absolute() / MEMORY_PICTURE, new_figure(1, 1, height=3.5)
+    make_parent_directory(path, "--memory")
     use = memory_use(options.run_dir[0], **arguments)
     mean, low, high = np.transpose([use.interval(case) for case in use.returns])
     axis.errorbar(list(use.returns), mean, (mean - low, high - mean), fmt="o", capsize=3)

@@ -172,6 +172,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_a_picture_that_cannot_be_written_is_refused_before_the_first_step(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_dir / "memory.png").unlink(missing_ok=True)
+    (run_dir / "memory.png").mkdir()
+    assert exit_code(command.main, [run_dir, "--memory"]) == 2
+    assert "memory.png is a directory" in capsys.readouterr().err
+    (run_dir / "memory.png").rmdir()
+
+
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
 def test_what_is_refused(arguments: dict[str, Any], message: str, run_dir: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):
