@@ -63,9 +63,9 @@ class MemoryUse:
     def sentence(self) -> str:
         """Whether the policy uses its memory, and how far back: from which k on resets cost at most 5 %."""
         kept, without, (gain, low, high) = self.interval(KEPT)[0], self.interval("1")[0], self.interval(KEPT, "1")
-        text = f"The return {'falls' if gain > 0 else 'rises'} from {number(kept)} to {number(without)} without memory"
         if low <= 0 <= high:
-            return f"{text}, which may be chance."
+            return f"The return is {number(kept)} with memory and {number(without)} without it, which may be chance."
+        text = f"The return {'falls' if gain > 0 else 'rises'} from {number(kept)} to {number(without)} without memory"
         left = {int(case): 1 - self.interval(KEPT, case)[0] / gain for case in self.returns if case.isdigit()}
         k = min((k for k in left if min(share for at, share in left.items() if at >= k) >= 0.95), default=max(left))
         return f"{text}; resets every {k} steps cost {100 - 100 * left[k]:.0f} % of the difference."

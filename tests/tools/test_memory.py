@@ -144,7 +144,11 @@ CASES: list[tuple[dict[str, list[float]], str]] = [
         {"1": [0, 0], "2": [5, 5], KEPT: [10, 10]},
         "The return falls from 10.00 to 0.000 without memory; resets every 2 steps cost 50 % of the difference.",
     ),
-    ({"1": [8, 11], KEPT: [9, 9]}, "The return rises from 9.000 to 9.500 without memory, which may be chance."),
+    ({"1": [8, 11], KEPT: [9, 9]}, "The return is 9.000 with memory and 9.500 without it, which may be chance."),
+    (
+        {"1": [20, 22], "2": [12, 12], KEPT: [10, 10]},
+        "The return rises from 10.00 to 21.00 without memory; resets every 2 steps cost 18 % of the difference.",
+    ),
 ]
 
 
