@@ -51,9 +51,8 @@ class EvaluateFlags:
     """Record all episodes, one after the other, in this mp4 or gif file. The video runs at normal speed with at most 30
     frames per second (extra `video`). None: no video."""
     memory: bool = False
-    """Measure whether the policy uses its memory, and how far back: play the same episodes again while the recurrent
-    state is reset every 1, 2, 4, … steps, held, or taken from another episode. The picture is RUN_DIR/memory.png (extra
-    `plot`)."""
+    """See whether the policy uses its memory: play the same episodes while the recurrent state is reset every 1, 2,
+    4, … steps, held, or taken from another episode. The picture is RUN_DIR/memory.png (extra `plot`)."""
     json: bool = False
     """Print one JSON object with the results of all episodes instead of text."""
     trust: Modules = ()
