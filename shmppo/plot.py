@@ -50,7 +50,7 @@ def _plot() -> None:
     options_type = Plot if kind is None else kind.PlotOptions
     example = f"runs/pendulum-s1 runs/pendulum-s2 --out {name or 'curves'}.png"
     options = parse(options_type, arguments, f"{program('plot')} {name}".strip(), example=example)
-    require(len(options.run_dirs) > 0, "no run directory is given; name one or more before the flags")
+    require(len(options.run_dirs) > 0, "no run is given; name one or more directories of runs before the flags")
     out = user_path(options.out, "--out")
     if kind is not None:
         kind.draw(options.run_dirs, out)

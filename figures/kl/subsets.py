@@ -14,6 +14,7 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,9 @@ def update_on(
     )
     (everything,) = divide_work(config, len(buffers.published.weights), workers=0)
     update_only = everything._replace(columns=range(0), episodes=range(0))
-    share: Any = Share(config, task, learner.model, buffers, update_only, PhaseTimer())
-    statistics = learner.update(iteration, share)
+    share = Share(config, task, learner.model, buffers, update_only, PhaseTimer())
+    pool: Any = SimpleNamespace(timer=share.timer, execute=lambda *commands: [*map(share.execute, commands)])
+    statistics = learner.update(iteration, pool)
     return torch.from_numpy(buffers.published.weights.copy()), statistics["optimizer_steps"]
 
 

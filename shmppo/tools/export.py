@@ -123,8 +123,8 @@ def export(
         path.suffix == SUFFIXES[format] and path.stem not in ("config", "summary"),
         f"--out is {path}; give it a name that ends with {SUFFIXES[format]}, but not config or summary",
     )
-    make_parent_directory(path, "--out")
     trained = load_trained(run_dir, checkpoint, trust)
+    make_parent_directory(path, "--out")
     policy = ExportedPolicy(trained).eval()
     leaves, names = trained.task.observation.leaves, trained.input_names
     inputs = {

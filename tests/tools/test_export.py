@@ -193,8 +193,10 @@ def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
         export(tmp_path / "none")
     with pytest.raises(ConfigError, match="the format is ONNX; use onnx or torchscript"):
         export(runs("cartpole-none"), format="ONNX")
-    with pytest.raises(ConfigError, match=r"--out .*/none/a\.pt cannot be written: .*; name another file"):
-        export(runs("cartpole-none"), format="torchscript", out=tmp_path / "none" / "a.pt")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--out .*/file/a\.pt cannot be written: .*; name another file"):
+        export(runs("cartpole-none"), format="torchscript", out=tmp_path / "file" / "a.pt")
+    assert export(runs("cartpole-none"), format="torchscript", out=tmp_path / "new" / "a.pt").exists()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert exit_code(main, [runs("cartpole-none")]) == 2
     assert capsys.readouterr().err == "error: --format onnx needs onnx and onnxscript; pip install 'shmppo[export]'\n"
