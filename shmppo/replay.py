@@ -1,4 +1,4 @@
-"""Replay an episode in which an environment failed: `python -m shmppo.replay RUN_DIR/failed_episode.json`."""
+"""Look at episodes of a run again: `python -m shmppo.replay RUN_DIR --episode worst:3`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from pathlib import Path
 
 import tyro
 
+from shmppo.config.checks import require
 from shmppo.config.command_line import parse
+from shmppo.config.train_config import compute_like
 from shmppo.config.trust import Modules
-from shmppo.errors import output_as_stderr, run_command
+from shmppo.errors import output_as_stderr, print_text, run_command
 from shmppo.utils.commands import program
+from shmppo.utils.files import short_path, user_path
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Replay an episode in which an environment failed."""
+    """Look at episodes of training again, or repeat the episode in which an environment failed."""
 
-    file: tyro.conf.Positional[Path]
-    """The file failed_episode.json of a run."""
+    run: tyro.conf.Positional[Path]
+    """Directory of a run that has ended, or the file failed_episode.json in it."""
+    episode: tuple[str, ...] = ()
+    """Episodes in episodes.csv: ENV:NUMBER, best:N or worst:N by return, or COLUMN=VALUE, for example
+    info/is_success=0, for the newest 10."""
+    out: Path | None = None
+    """Directory of the arrays, videos, and the page. None: episodes in the directory of the run."""
     trust: Modules = ()
     """A module or package that may be imported although only a run directory names it, for example that of its
     environment. Give the flag once per module."""
@@ -31,11 +39,20 @@ def main() -> int:
 
 
 def _replay() -> None:
-    options = parse(ReplayConfig, sys.argv[1:], program("replay"), example="runs/pendulum/failed_episode.json")
+    options = parse(ReplayConfig, sys.argv[1:], program("replay"), example="runs/pendulum --episode worst:3 7:120")
+    run = user_path(options.run, "RUN")
+    if options.episode:
+        out = user_path(options.out or run / "episodes", "--out")
+        compute_like(run)
+        from shmppo.tools.replay_episodes import replay_episodes
+
+        print_text(f"wrote {short_path(replay_episodes(run, options.episode, out, options.trust))}")
+        return
+    require(not run.is_dir(), f"{run} has many episodes; choose some of them, for example --episode worst:3")
     from shmppo.runs.failed_episode import replay
 
     with output_as_stderr():
-        steps = replay(options.file, options.trust)
+        steps = replay(run, options.trust)
     print(f"all {steps} steps succeeded; the failure depends on more than the seed and the actions")
 
 

@@ -19,7 +19,7 @@ from shmppo.plotting.curves import IGNORED_FIELDS, Groups, Run
 from shmppo.plotting.plots import caption_of, check_metric, draw_groups, draw_phases, overview_panels
 from shmppo.plotting.style import COLORS, new_figure
 from shmppo.storage.run_directory import CONFIG, MEMORY_PICTURE, SUMMARY
-from shmppo.utils.files import config_error_if_unwritable, make_parent_directory, read_file, read_object
+from shmppo.utils.files import config_error_if_unwritable, make_parent_directory, read_file, read_object, short_path
 from shmppo.utils.phase_timer import PHASES
 
 PANEL_INCHES = (4.4, 2.7)
@@ -43,8 +43,7 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
     for metric in metrics:
         check_metric(groups, metric, over)
     panels = [(name, over) for name in metrics] or overview_panels(groups, over)
-    page = Template(Path(__file__).with_name("report.html").read_text("utf-8")).substitute(
-        title=escape(", ".join(sorted({str(run.config.get("env", run.directory)) for run in runs}))),
+    body = _template("report.html").substitute(
         legend=legend(with_seeds(name, len(members)) for name, members in groups.items()),
         caption=caption_of(groups),
         curves="".join(svg(draw_groups, groups, *panel) for panel in panels),
@@ -57,9 +56,19 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
         videos="".join(newest_file(run, "*.mp4", "*.gif") for run in runs),
         provenance=shared_and_own(list(map(provenance, runs))),
     )
+    write_page(out, ", ".join(sorted({str(run.config.get("env", run.directory)) for run in runs})), body)
+
+
+def write_page(out: Path, title: str, body: str) -> None:
+    """Write a page in the style of all pages. body: HTML. Raises ConfigError if `out` cannot be written."""
+    page = _template("page.html").substitute(title=escape(title), body=body)
     make_parent_directory(out, "--out")
     with config_error_if_unwritable(out):
         out.write_text(page, "utf-8")
+
+
+def _template(name: str) -> Template:
+    return Template(Path(__file__).with_name(name).read_text("utf-8"))
 
 
 def escape(text: str) -> str:
@@ -135,9 +144,13 @@ def newest_file(run: Run, *patterns: str) -> str:
     files = [path for pattern in patterns for path in run.directory.rglob(pattern)]
     if not files:
         return ""
-    newest = max(files, key=lambda path: path.stat().st_mtime)
-    data = b64encode(read_file(newest)).decode()
+    return embedded(max(files, key=lambda path: path.stat().st_mtime))
+
+
+def embedded(file: Path) -> str:
+    """Return the content of a video or a picture as a part of a page."""
+    data = b64encode(read_file(file)).decode()
     tag = f'<video controls src="data:video/mp4;base64,{data}"></video>'
-    if newest.suffix != ".mp4":
-        tag = f'<img alt="{newest.stem}" src="data:image/{newest.suffix[1:]};base64,{data}">'
-    return f"<figure>{tag}<figcaption>{escape(str(newest))}</figcaption></figure>"
+    if file.suffix != ".mp4":
+        tag = f'<img alt="{file.stem}" src="data:image/{file.suffix[1:]};base64,{data}">'
+    return f"<figure>{tag}<figcaption>{escape(short_path(file))}</figcaption></figure>"

@@ -180,7 +180,7 @@ def play_episodes(
         nonlocal steps, finished
         left = len(envs.handles) // config.columns_per_env - ended
         if video is not None and left:
-            _film(cast(RenderedHandle, envs.handles[0]), video, config.env_id, step)
+            film_step(cast(RenderedHandle, envs.handles[0]), video, config.env_id, step)
         if change_states is not None:
             change_states(envs, step, states)
         steps += left
@@ -212,7 +212,7 @@ def record_episode(trained: TrainedPolicy, file: Path, *, stochastic: bool = Fal
         play_episodes(trained, episodes=1, seed=seed, stochastic=stochastic, max_steps=max_steps, video=video)
 
 
-def _film(handle: RenderedHandle, video: VideoRecorder, env_id: str, step: int) -> None:
+def film_step(handle: RenderedHandle, video: VideoRecorder, env_id: str, step: int) -> None:
     """Append the current frame of an environment to a video, if the video has a frame for this step.
 
     Raises:

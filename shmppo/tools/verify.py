@@ -24,6 +24,7 @@ from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.runs import launch
 from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
+from shmppo.runs.session import LearnerType
 from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint
@@ -169,11 +170,11 @@ def verify_run(
         f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations{_origin(files)}; use "
         f"{begin} … {last - 1}",
     )
-    start = _checkpoint_before(files, last if from_iteration is None else from_iteration + 1)
+    start = checkpoint_before(files, last if from_iteration is None else from_iteration + 1)
     if from_iteration is None:
         from_iteration = start.iteration if start is not None else 0
     end = min(from_iteration + iterations, last)
-    rows, digests = _execute(files, start, end, workers, trust)
+    rows, digests = execute(files, start, end, workers, trust)
     if mismatch := _mismatch(files, rows):
         return Verdict(False, mismatch)
     saved = next((one for one in reversed(files.checkpoints) if one.iteration == end), None)
@@ -210,7 +211,8 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
     records = (IterationRecord(iteration - 1), IterationRecord(iteration - 1))
     wrong = []
     for name, files, record in zip(names, (one, other), records, strict=True):
-        rows, _ = _execute(files, _checkpoint_before(files, iteration), iteration, workers, trust, record)
+        start, make_learner = checkpoint_before(files, iteration), partial(RecordingLearner, record)
+        rows, _ = execute(files, start, iteration, workers, trust, make_learner)
         if mismatch := _mismatch(files, rows):
             wrong.append(name)
             lines.append(mismatch)
@@ -258,7 +260,7 @@ def _mismatch(files: RunFiles, rows: Rows) -> str:
     return text
 
 
-def _checkpoint_before(files: RunFiles, iteration: int) -> Checkpoint | None:
+def checkpoint_before(files: RunFiles, iteration: int) -> Checkpoint | None:
     """Return the last checkpoint before an iteration has finished. None: the start of the run.
 
     Raises:
@@ -279,13 +281,13 @@ def _origin(files: RunFiles) -> str:
     return "" if parent is None else f", of which {files.begin} belong to {short_path(Path(parent['path']))}"
 
 
-def _execute(
+def execute(
     files: RunFiles,
     start: Checkpoint | None,
     end: int,
     workers: int | None,
     trust: Trusted,
-    record: IterationRecord | None = None,
+    make_learner: LearnerType = Learner,
 ) -> tuple[Rows, dict[str, str]]:
     """Execute a run again in a temporary directory. Return its new rows of metrics.csv, and digests of its end.
 
@@ -294,7 +296,7 @@ def _execute(
         end: the last iteration.
         workers: number of workers. None: as in the run.
         trust: see `shmppo.resume`.
-        record: gets the data of an iteration.
+        make_learner: makes the learner, which may record what the iterations compute.
 
     Raises:
         ConfigError: if the run has several ranks, or as in `launch.resume`.
@@ -317,7 +319,6 @@ def _execute(
     if workers is not None:
         changes |= {"workers": workers, "learning": "auto"}
     check_trust(later.to_json(), files.run_dir, trust)
-    make_learner = partial(RecordingLearner, record) if record is not None else Learner
     with tempfile.TemporaryDirectory(prefix="shmppo-verify-") as directory:
         target = Path(directory) / "run"
         if start is None:
