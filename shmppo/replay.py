@@ -22,12 +22,11 @@ class ReplayConfig:
     """Look at episodes of training again, or repeat the episode in which an environment failed."""
 
     run: tyro.conf.Positional[Path]
-    """Directory of a run that has ended, or the file failed_episode.json in it."""
+    """Directory of a run that has ended, or its file failed_episode.json."""
     episode: tuple[str, ...] = ()
-    """Episodes in episodes.csv: ENV:NUMBER, best:N or worst:N by return, or COLUMN=VALUE, for example
-    info/is_success=0, for the newest 10."""
+    """Rows of episodes.csv: ENV:NUMBER, best:N or worst:N (by return), or COLUMN=VALUE (the newest 10)."""
     out: Path | None = None
-    """Directory of the arrays, videos, and the page. None: episodes in the directory of the run."""
+    """Directory of the results. None: episodes in that of the run."""
     trust: Modules = ()
     """A module or package that may be imported although only a run directory names it, for example that of its
     environment. Give the flag once per module."""
