@@ -84,7 +84,10 @@ class EpisodeRecorder(Learner):
 
     @torch.inference_mode()
     def _states_of(self, n: int, iteration: int) -> np.ndarray:
-        """Act once more in environment n. Return the recurrent states before its valid steps, float32 [steps, S]."""
+        """Act once more in environment n. Return the recurrent states before its valid steps, float32 [steps, S].
+
+        They have the bits of the rollout, unless a GPU acts (--act-on device).
+        """
         rollout, published = self._buffers.rollout, self._buffers.published
         obs = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in self._task.observation.leaves]
         actor = Actor(self.config, self.model, self._task.distribution, obs, low=n)

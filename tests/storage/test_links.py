@@ -59,6 +59,7 @@ COMMANDS: dict[str, tuple[Callable[[], int], str]] = {
     "export": (shmppo.export.main, "RUN --format torchscript"),
     "export-policy": (shmppo.export.main, "RUN --format policy"),
     "replay": (shmppo.replay.main, "RUN/failed_episode.json"),
+    "replay-episodes": (shmppo.replay.main, "RUN --episode best:1"),
     "search": (shmppo.search.__main__.main, f"--search-dir RUN --trials 1 -- --env CartPole-v1 {JOB}"),
 }
 """Commands that use a run directory. RUN: the directory TOP/r-s1. NEW: a name for what the command writes."""
@@ -67,7 +68,7 @@ NAMED_BY_THE_USER = ("init-from-file", "checkpoint.pt")
 """Command and path: the user names the link itself, and a run directory may be reached through a link."""
 UNUSED = ("videos", "videos/1.mp4", "opponents", "opponents/000000.float32", "rank-1", "rank-1/checkpoint.pt", "wandb",
           "tensorboard", "output.txt", "policy", "policy.pt", "study.log", "trials.csv", "config.json.partial",
-          "checkpoint.pt.partial", "kl/000003.npz.partial")  # fmt: skip
+          "checkpoint.pt.partial", "kl/000003.npz.partial", "episodes", "episodes/index.html")  # fmt: skip
 """What runs with other options, exports, and searches write to their directory."""
 
 

@@ -86,6 +86,12 @@ def replay(run_dir: Path, **options: Any) -> None:
     replay(run_dir / "failed_episode.json", **options)
 
 
+def replay_of_training(run_dir: Path, **options: Any) -> None:
+    from shmppo.tools.replay_episodes import replay_episodes
+
+    replay_episodes(run_dir, ["best:1"], run_dir / "episodes", **options)
+
+
 def export(run_dir: Path, **options: Any) -> None:
     from shmppo.tools.export import export
 
@@ -101,6 +107,7 @@ USES: dict[str, Callable[..., Any]] = {
     "resume": functools.partial(resume, total_steps=48),
     "fork": fork,
     "replay": replay,
+    "replay of training": replay_of_training,
 }
 WITHOUT_ENVIRONMENT: dict[str, Callable[..., Any]] = {"load_policy": load_policy, "teacher": teacher, "export": export}
 
