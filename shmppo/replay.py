@@ -19,7 +19,7 @@ from shmppo.utils.files import short_path, user_path
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Look at episodes of training again, or repeat the episode in which an environment failed."""
+    """Look at episodes of training again, or repeat the one that failed."""
 
     run: tyro.conf.Positional[Path]
     """Directory of a run that has ended, or its file failed_episode.json."""
