@@ -98,7 +98,7 @@ def _matches(columns: dict[str, np.ndarray], selector: str, path: Path) -> list[
     key, separator, value = selector.rpartition("=" if "=" in selector else ":")
     indices: list[int] = []
     with contextlib.suppress(KeyError, ValueError):
-        if selector.startswith(("best:", "worst:")):
+        if separator == ":" and key in ("best", "worst"):
             order = np.argsort(columns["return"], kind="stable").tolist()
             indices = (order if key == "worst" else order[::-1])[: max(int(value), 0)]
         else:
