@@ -199,7 +199,9 @@ def test_selectors(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (expected if len(newest) > NEWEST else "")
 
 
-@pytest.mark.parametrize("selector", ["3:999", "first", "best:x", "best:0", "worst:-1", "color=3", "iteration:2", "=", "best:1=2"])
+@pytest.mark.parametrize(
+    "selector", ["3:999", "first", "best:x", "best:0", "worst:-1", "color=3", "iteration:2", "=", "best:1=2"]
+)
 def test_a_wrong_selector_is_refused_before_anything_is_executed(
     selector: str, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
