@@ -278,16 +278,16 @@ class WorkerMailbox:
         Returns:
             None if the worker has to end, because the learner has sent Stop or has ended.
         """
-        condition = self._is_my_turn if self._pending else self._has_command
-        if self._spin_wait is not None and self._is_soon:
-            self._spin_wait(condition)
-        if not self._wait_until(condition):
-            return None
-        self.is_first = not self._pending
-        if self.is_first:
+        while not self._pending:  # the process before this one may have completed all commands
+            if not self._wait_until(self._has_command):
+                return None
             self._times_sent += 1
             self._pending = self._read_commands()
-        self._begun[0] = number = min(self._pending)
+        number = min(self._pending)
+        self.is_first = number == self._row[1]
+        if not (self.is_first or self._wait_until(self._is_my_turn)):
+            return None
+        self._begun[0] = number
         fence()
         command = self._pending[number]
         self._is_soon = isinstance(command, SOON_FOLLOWED)
@@ -310,6 +310,7 @@ class WorkerMailbox:
     def ask(self) -> None:
         """Ask the learner to act, and wait until it has. Raises LearnerEnded if the worker has to end before."""
         fence()
+        self._is_soon = False  # other processes may need the core until the learner has acted
         self._asked += 1
         self._notify()
         if not self._wait_until(self._is_answered):
@@ -320,7 +321,9 @@ class WorkerMailbox:
         return bool(self._asked[0] == self._answered[0])
 
     def _wait_until(self, holds: Callable[[], bool]) -> bool:
-        """Block until a condition holds. Return whether it does; otherwise the worker has to end."""
+        """Spin, then block until a condition holds. Return whether it does; otherwise the worker has to end."""
+        if self._spin_wait is not None and self._is_soon:
+            self._spin_wait(holds)
         while not holds():
             with _announce_block(self._blocked):
                 if not holds() and self._must_end():

@@ -236,8 +236,11 @@ class WorkerProcesses:
                 if isinstance(report, Failed):
                     raise report.error(w)
                 if isinstance(report, WorkerError):
+                    self._workers[w].end(deadline=0.0)  # until now, it may still have acknowledged the command
                     steps = isinstance(command, StepOptimizer) and self._setups[w].part.has(StepOptimizer)
-                    if steps and self._mailbox.has_begun(w, number):
+                    begun = steps and self._mailbox.has_begun(w, number)
+                    if begun and not self._mailbox.is_acknowledged(w, number):
+                        del self._workers[w]
                         raise report
                     self._replace(w, report)
                     failed.append(w)
@@ -320,7 +323,7 @@ class WorkerProcesses:
     def _block(self, workers: list[WorkerProcess], timeout: float, number: int | None) -> list[Any]:
         """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
 
-        With the number of a command, return also when all have acknowledged it, and after BLOCK_SECONDS at the latest.
+        With the number of a command, return also when one has acknowledged it, and after BLOCK_SECONDS at the latest.
 
         Returns:
             The handles that are ready.

@@ -186,6 +186,30 @@ def test_a_successor_ignores_the_command_to_its_predecessor(control: Control) ->
     assert successor.receive() == COMMANDS[2]
 
 
+def test_a_successor_waits_for_its_turn_and_may_have_nothing_to_do(control: Control) -> None:
+    """A process that counts as stalled may acknowledge a command before it is killed."""
+    learner = LearnerMailbox(control)
+    learner.connect(0, ThreadQueue())  # type: ignore[arg-type]
+    learner.send([0, 1], *COMMANDS[:2])
+    control.acknowledged[1] = 1
+    worker = Worker(control, learner)
+    learner.send_again([1])
+    time.sleep(0.02)
+    assert worker.done == [], "worker 0 and the learner have not completed command 1"
+    control.acknowledged[0] = 1
+    learner.complete(1)
+    assert becomes_true(lambda: learner.is_acknowledged(1, 2))
+    worker.end()
+    successor = Worker(control, learner)
+    learner.send_again([1])  # everything has been completed
+    control.acknowledged[0] = 2
+    learner.complete(2)
+    learner.send([1], COMMANDS[2])
+    assert becomes_true(lambda: learner.is_acknowledged(1, 3))
+    successor.end()
+    assert (worker.done, successor.done) == ([COMMANDS[1]], [COMMANDS[2]])
+
+
 def test_a_worker_ends_when_the_learner_is_gone(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "wait", lambda readers, timeout: readers[1:])  # the learner's sentinel
     worker = WorkerMailbox(control, 1, ThreadQueue(), ThreadQueue(), spins=False)  # type: ignore[arg-type]
