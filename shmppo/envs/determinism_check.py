@@ -449,19 +449,26 @@ def _main_script() -> dict[str, Any]:
 # --- Checks that have passed, remembered for later runs in the user's cache directory
 
 
-def passed_steps(config: TrainConfig) -> int:
-    """Return for how many steps the last check of an environment has passed. 0: it has not, or nobody knows."""
-    with contextlib.suppress(OSError, ValueError):
-        return int(_note(config).read_text())
-    return 0
+class CheckNote:
+    """A note about the longest check of an environment. Make it before a check, in case its code changes meanwhile."""
 
+    def __init__(self, config: TrainConfig) -> None:
+        self._path = _note(config)
 
-def remember(config: TrainConfig, steps: int) -> None:
-    """Remember for how many steps the check of an environment has passed, if the cache directory can be written."""
-    with contextlib.suppress(OSError):
-        note = _note(config)
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(str(steps))
+    @property
+    def steps(self) -> int:
+        """The steps that were the same in the longest check, as a negative number if the next one was not. 0: none."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._path.read_text())
+        return 0
+
+    def remember(self, finding: Finding) -> None:
+        """Note the result of a check, if the cache directory can be written, unless a longer check has passed."""
+        steps = finding.steps if finding.difference is None else -finding.steps - 1
+        if finding.problem is None and (steps < 0 or steps > abs(self.steps)):
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.write_text(str(steps))
 
 
 def _note(config: TrainConfig) -> Path:

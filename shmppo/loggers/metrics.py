@@ -84,9 +84,9 @@ Runs with --info-keys also have `info/KEY`."""
 
 EPISODE_GLOSSARY: dict[str, str] = {
     "iteration": "iteration in which the episode ended, counted from 1",
-    "environment": "index of its environment among those of all ranks",
+    "environment": "index of its environment among those of all ranks; each rank writes its own file",
     "episode": "its number in this environment, from 0",
-    "crc": "CRC-32 of its observations and rewards",
+    "crc": "CRC-32 of its observations and rewards; 0 if a vector environment has no seed per episode",
     "return": "undiscounted return",
     "length": "steps",
 }

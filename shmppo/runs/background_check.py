@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.determinism_check import CheckProcesses, passed_steps, remember
+from shmppo.envs.determinism_check import CheckNote, CheckProcesses
 from shmppo.envs.spec import EnvSpec
 from shmppo.runs.train_state import TrainState
 
@@ -29,7 +29,7 @@ class BackgroundCheck:
         """Prepare the check. `state` gets the reason if the environment is not reproducible."""
         self._config, self._task, self._state = config, task, state
         self._processes: CheckProcesses | None = None
-        self._due: list[TrainConfig] = []  # the first one is being checked
+        self._due: list[TrainConfig] = []
         self.verdict = "none"
 
     def start(self) -> None:
@@ -43,13 +43,14 @@ class BackgroundCheck:
         self._due = [config]
         if config.eval_every is not None and config.eval_env_kwargs and self._state.decisions.need_evaluations:
             self._due.append(config.with_env_kwargs(config.eval_env_kwargs))
-        self._state.checked |= all(passed_steps(due) >= config.check_determinism for due in self._due)
+        self._notes = [CheckNote(due) for due in self._due]
+        self._state.checked |= all(note.steps >= config.check_determinism for note in self._notes)
         self.verdict = "passed" if self._state.checked else "not finished"
         self._start_next()
 
     def _start_next(self) -> None:
         """Start the processes that check the environment of training or, after it, that of evaluations."""
-        config = self._due[0]
+        config = self._due.pop(0)
         try:
             self._processes = CheckProcesses(config, self._task, config.check_determinism, background=True)
         except Exception as error:  # whatever prevents the check must not prevent the run
@@ -61,15 +62,14 @@ class BackgroundCheck:
             return None
         self._processes.close()
         self._processes = None
+        self._notes.pop(0).remember(finding)
         if finding.difference is not None:
-            remember(self._due[0], 0)
             reason, self.verdict = f"{IRREPRODUCIBLE} {finding.difference}", "failed"
             self._state.mark_inexact(reason)
             return reason
         if finding.problem is not None:
             self._not_checked(f"{finding.problem} after {finding.steps} checked steps")
             return None
-        remember(self._due.pop(0), finding.steps)
         if self._due:
             self._start_next()
         else:

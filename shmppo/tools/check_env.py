@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.determinism_check import CheckProcesses, Finding, remember
+from shmppo.envs.determinism_check import CheckNote, CheckProcesses, Finding
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import EnvSpec
 from shmppo.spaces.stored import space_from_json
@@ -35,13 +35,12 @@ def check_environment(fields: Mapping[str, Any], steps: int) -> tuple[str, bool]
     with buffer_records() as records:
         task = inspect_task(config)
     warnings = [record.getMessage().partition("\n")[0] for record in records if record.levelno >= logging.WARNING]
-    finding = Finding(0, task.inexact_reason)
+    finding, note = Finding(0, task.inexact_reason), CheckNote(config)
     if task.inexact_reason is None:
         with closing(CheckProcesses(config, task, steps, background=False)) as processes:
             finding = processes.wait()
-    passed = finding.difference is None and finding.problem is None
-    remember(config, finding.steps if passed else 0)
-    return _text(config, task, finding, warnings), passed
+    note.remember(finding)
+    return _text(config, task, finding, warnings), finding.difference is None and finding.problem is None
 
 
 def _space_text(task: EnvSpec, name: str) -> str:

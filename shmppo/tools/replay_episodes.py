@@ -53,7 +53,7 @@ def replay_episodes(run_dir: Path, selectors: Sequence[str], out: Path, trust: T
     config = files.newest.config
     require(
         config.ranks == 1 and not config.has_idle_steps,
-        f"{run_dir} has several ranks or agents, and replay needs one of each; use another run",
+        f"{run_dir} has several ranks, or columns that can be idle; replay one that has neither",
     )
     records = [EpisodeRecord(row, _first_iteration(row, config)) for row in select(run_dir / EPISODES, selectors)]
     new_figure(1, 1)  # fails without matplotlib, before anything is executed

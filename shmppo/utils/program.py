@@ -87,10 +87,11 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
         modules: those that the configuration names.
 
     Returns:
-        The digest of each module of `modules`, and of each imported module below the current directory or that of the
-        script, by name, and the version of each installed package to which a module of `modules` belongs.
+        The digest of each imported module of a package of `modules`, and of each one below the current directory or
+        that of the script, by name, and the version of each installed package to which a module of `modules` belongs.
     """
     named = {*modules}
+    packages = {module.partition(".")[0] for module in named}
     script = getattr(sys.modules["__main__"], "__file__", None)
     roots = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
     digests = {}
@@ -100,11 +101,11 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
         if not isinstance(file, str) or (name.partition(".")[0] in _OTHERS and not script_is_named):
             continue
         path = Path(os.path.abspath(file))
-        own = name in named or any(path.is_relative_to(root) for root in roots)
+        own = name.partition(".")[0] in packages or any(path.is_relative_to(root) for root in roots)
         if own and not _INSTALLED.intersection(path.parts):
             with suppress(OSError):
                 digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    for package in {module.partition(".")[0] for module in named}:
+    for package in packages:
         with suppress(metadata.PackageNotFoundError):
             digests[package] = metadata.version(package)
     return digests

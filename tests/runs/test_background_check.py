@@ -16,7 +16,7 @@ from helpers import clone_of_recording
 from public_helpers import SIX_ITERATIONS, checking, exit_code, train_in, wait_for_the_check, worker_processes
 
 from shmppo import check_env, resume, train
-from shmppo.envs.determinism_check import CheckProcesses, remember
+from shmppo.envs.determinism_check import CheckNote, CheckProcesses, Finding
 from shmppo.envs.inspection import inspect_task
 
 pytestmark = pytest.mark.usefixtures("background_check")
@@ -61,14 +61,43 @@ def test_a_check_that_has_passed_counts_for_later_runs_of_the_environment(
     assert verdict("version") == "not finished"
 
 
+@pytest.mark.usefixtures("remembered_checks")
+def test_a_note_is_about_the_longest_check_and_a_difference_counts_until_a_longer_one_has_passed() -> None:
+    results = [Finding(50), Finding(2000), Finding(500), Finding(3000, None, "it hangs"), Finding(700, "obs"),
+               Finding(500), Finding(5000)]  # fmt: skip
+    noted = []
+    for result in results:
+        CheckNote(SMALL).remember(result)
+        noted.append(CheckNote(SMALL).steps)
+    assert noted == [50, 2000, 2000, 2000, -701, -701, 5000]
+
+
+@pytest.mark.usefixtures("remembered_checks")
+def test_a_check_is_about_the_code_at_its_beginning_in_all_modules_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "elsewhere" / "checked_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from checked_package.core import Env\n")
+    (package / "core.py").write_text("from gymnasium.envs.classic_control import CartPoleEnv as Env\n")
+    monkeypatch.syspath_prepend(package.parent)
+    config = dataclasses.replace(SMALL, env="checked_package:Env")
+    inspect_task(config)
+    note = CheckNote(config)
+    (package / "core.py").write_text("# changed while the check runs\n")
+    note.remember(Finding(500))
+    assert (note.steps, CheckNote(config).steps) == (500, 0)
+
+
 @pytest.mark.long
 def test_an_environment_that_differs_is_forgotten(remembered_checks: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, env="hidden_state:StringSet", check_determinism=50)
     inspect_task(config)  # imports the module of the environment, whose code counts
-    remember(config, 500)
+    CheckNote(config).remember(Finding(500))
     summary = train_in(tmp_path / "run", config, callback=wait_for_the_check)
     assert (summary["exact"], summary["environment_check"]) == (False, "failed")
-    assert [note.read_text() for note in remembered_checks.iterdir()] == ["0"]
+    (note,) = remembered_checks.iterdir()
+    assert int(note.read_text()) < 0
 
 
 def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> None:

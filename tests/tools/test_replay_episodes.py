@@ -224,5 +224,5 @@ def test_a_run_without_a_selector_and_a_directory_without_a_run(
 
 
 def test_several_agents_are_refused(shared_directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has several ranks or agents"):
+    with pytest.raises(ConfigError, match="has several ranks, or columns that can be idle"):
         replay_episodes(undisturbed("self-play", shared_directory), ["best:1"], tmp_path / "out")
