@@ -203,6 +203,7 @@ def test_an_environment_that_gives_no_result_fails_as_one_that_raises(tmp_path: 
     assert "step raised TimeoutError('no result in time;" in (tmp_path / "run" / "run.log").read_text()
 
 
+@pytest.mark.long
 def test_a_run_whose_environment_catches_the_timeout_is_inexact(tmp_path: Path) -> None:
     config = dataclasses.replace(FAULTY, env="faulty_environments:Faulty", env_kwargs={"how": "caught"})
     summary = train_in(tmp_path / "run", config, workers=1, num_envs=2, worker_timeout=1.0)

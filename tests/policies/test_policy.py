@@ -284,6 +284,7 @@ def test_a_copy_acts_like_the_policy(copied: Any, run: Path) -> None:
             np.testing.assert_array_equal(state, also)
 
 
+@pytest.mark.long
 def test_threads_that_share_a_policy_get_the_actions_of_one_thread(run: Path) -> None:
     policy = load_policy(run, trust=("space_environments",))
     env = make_environment(policy.config)

@@ -26,6 +26,7 @@ def parse(*arguments: object, default: TrainConfig | None = None) -> TrainConfig
     return parse_start([str(a) for a in arguments], default=default)[0]
 
 
+@pytest.mark.long
 def test_workers_import_the_package_that_runs_and_not_the_one_in_the_directory(tmp_path: Path) -> None:
     """As with `uvx --from .` in a copy of the repository, whose kernels are not compiled."""
     (tmp_path / "here" / "shmppo").mkdir(parents=True)

@@ -154,6 +154,7 @@ def test_episodes_of_a_run_that_was_disturbed_are_repeated(case: str, how: str, 
     replay_some(tmp_path / "run", tmp_path / "out")
 
 
+@pytest.mark.long
 def test_episodes_of_a_branch_are_repeated_unless_they_may_have_begun_before_it(tmp_path: Path) -> None:
     parent, branch = tmp_path / "parent", tmp_path / "branch"
     train(configuration("lstm", parent, workers=0, stop_at_iteration=1))
