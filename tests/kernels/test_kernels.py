@@ -159,7 +159,7 @@ NETWORKS = [
 CASES = [(*network, seed) for seed, network in enumerate(NETWORKS * 2)]
 """Each network with two seeds. The fast tests have every third pair, so every core, except the slowest."""
 SLOWEST = (("gtrxl", 2, "core"), ("gtrxl", 1, "core"))
-OTHER_SEEDS = pytest.mark.slow(reason="1 s per case")
+OTHERS = pytest.mark.slow(reason="1 s per case")
 
 
 def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
@@ -174,7 +174,7 @@ def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("core", "layers", "separate", "seed"),
     [
-        case if case[-1] % 3 == 0 and case[:3] not in SLOWEST else pytest.param(*case, marks=OTHER_SEEDS)
+        case if case[-1] % 3 == 0 and case[:3] not in SLOWEST else pytest.param(*case, marks=OTHERS)
         for case in CASES
     ],
 )
