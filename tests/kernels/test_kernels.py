@@ -173,10 +173,7 @@ def by_all_variants(case: Case, bf16: bool) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     ("core", "layers", "separate", "seed"),
-    [
-        case if case[-1] % 3 == 0 and case[:3] not in SLOWEST else pytest.param(*case, marks=OTHERS)
-        for case in CASES
-    ],
+    [case if case[-1] % 3 == 0 and case[:3] not in SLOWEST else pytest.param(*case, marks=OTHERS) for case in CASES],
 )
 def test_all_variants_compute_the_same_bits_and_nearly_what_torch_does(
     core: str, layers: int, separate: str, seed: int
