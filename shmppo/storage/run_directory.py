@@ -210,7 +210,8 @@ class MetricsFile:
         self._path = path
         if not path.exists():
             write_file(path, ",".join(columns).encode() + b"\r\n")
-        self._columns = read_file(path).splitlines()[0].decode(errors="replace").split(",")
+        with open_file(path) as file:
+            self._columns = file.readline().strip().decode(errors="replace").split(",")
 
     def write(self, row: dict[str, float], weights_hash: str = "") -> None:
         """Append a row.
