@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ class LearnerMailbox:
         return numbers
 
     def send_again(self, workers: list[int]) -> None:
-        """Let the successors of failed workers continue with the first command that these have not acknowledged."""
+        """Let workers see their commands. A new process begins with the first one that nobody has acknowledged."""
         fence()
         self._commands[workers, 0] += 1
         self.wake_up(workers)
@@ -265,7 +266,7 @@ class WorkerMailbox:
         self._blocked = control.worker_blocked[worker : worker + 1]
         self._learner_blocked = control.learner_blocked
         self._times_sent = int(self._row[0])
-        self._pending: dict[int, Command] = {}  # by number
+        self._pending: deque[tuple[int, Command]] = deque()  # commands with their numbers
         self._asked, self._answered = control.asked[worker : worker + 1], control.answered[worker : worker + 1]
         self._asked[:] = self._answered  # the process before it may have asked
         self._commands, self._reports = commands, reports
@@ -283,28 +284,27 @@ class WorkerMailbox:
                 return None
             self._times_sent += 1
             self._pending = self._read_commands()
-        number = min(self._pending)
+        number, command = self._pending[0]
         self.is_first = number == self._row[1]
         if not (self.is_first or self._wait_until(self._is_my_turn)):
             return None
         self._begun[0] = number
         fence()
-        command = self._pending[number]
         self._is_soon = isinstance(command, SOON_FOLLOWED)
         return command
 
-    def _read_commands(self) -> dict[int, Command]:
-        """Return the commands in the row by number, without those that the process before this one has completed."""
+    def _read_commands(self) -> deque[tuple[int, Command]]:
+        """Return the commands in the row with their numbers, without those that an earlier process has completed."""
         _, first, last, *rest = self._row.tolist()
-        commands = {}
+        commands: deque[tuple[int, Command]] = deque()
         for number in range(max(first, int(self._acknowledged[0]) + 1), last + 1):
             kind, *arguments = rest[3 * (number - first) :][:3]
-            commands[number] = _KINDS[kind](*arguments[: len(_KINDS[kind]._fields)])
+            commands.append((number, _KINDS[kind](*arguments[: len(_KINDS[kind]._fields)])))
         return commands
 
     def _is_my_turn(self) -> bool:
         """Whether the workers and the learner have completed the command before the next one."""
-        before = min(self._pending) - 1
+        before = self._pending[0][0] - 1
         return bool(self._control.learner_completed[0] >= before) and _is_completed(self._control, before)
 
     def ask(self) -> None:
@@ -353,8 +353,7 @@ class WorkerMailbox:
 
         The last worker wakes up the learner. If each did, it would take the core of one that still works.
         """
-        number = min(self._pending)
-        del self._pending[number]
+        number, _ = self._pending.popleft()
         fence()
         self._acknowledged[0] = number
         fence()

@@ -323,7 +323,8 @@ class WorkerProcesses:
     def _block(self, workers: list[WorkerProcess], timeout: float, number: int | None) -> list[Any]:
         """Block until a worker has sent a report or ended, or `timeout` seconds have passed.
 
-        With the number of a command, return also when one has acknowledged it, and after BLOCK_SECONDS at the latest.
+        With the number of a command, return also when a worker has acknowledged it, and at the latest after
+        BLOCK_SECONDS.
 
         Returns:
             The handles that are ready.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 SPIN_SECONDS = 5e-3
-"""Maximum time to spin. It is longer than what the learner usually does alone, and too short to load a core."""
+"""Maximum time to spin. It is longer than the learner usually works alone, and too short to load a core."""
 CONTENDED_SECONDS = 0.5e-3
 """If one turn of the loop takes longer, another process has used the core."""
 CONTENDED_PAUSE_SECONDS = 0.5
