@@ -82,6 +82,7 @@ def test_the_recorded_actions_repeat_the_episodes(case: str, tmp_path: Path) -> 
         assert data_equivalence(one, other) or np.allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.long
 def test_evaluate_records_its_episodes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file, run_dir = tmp_path / "new" / "a.npz", TRAINED / "cartpole"
     words = [run_dir, "--episodes", 70, "--record", file, "--json"]

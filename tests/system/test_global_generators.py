@@ -39,6 +39,7 @@ def seed_all() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.long
 def test_each_environment_and_episode_and_seed_has_other_numbers(workers: int, tmp_path: Path) -> None:
     drawn: list[list[str]] = []
     for seed in (1, 2):

@@ -22,6 +22,7 @@ run_dir = run_fixture(
 
 
 @pytest.mark.usefixtures("environments_importable")
+@pytest.mark.long
 def test_the_json_of_an_evaluation_is_all_that_stdout_gets(run_dir: Path) -> None:
     done = python("-m", "shmppo.evaluate", run_dir, *FLAGS, "--episodes", 1, "--json")
     assert json.loads(done.stdout)["lengths"] == [7]
@@ -29,6 +30,7 @@ def test_the_json_of_an_evaluation_is_all_that_stdout_gets(run_dir: Path) -> Non
 
 
 @pytest.mark.usefixtures("environments_importable")
+@pytest.mark.long
 def test_the_path_of_an_export_is_all_that_stdout_gets(run_dir: Path) -> None:
     done = python("-m", "shmppo.export", run_dir, *FLAGS, "--format", "torchscript")
     assert Path(done.stdout.removesuffix("\n")) == run_dir / "policy.pt", done.stderr
