@@ -5,13 +5,17 @@ import platform
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-fno-fast-math", "-fno-math-errno", "-ffp-contract=off", "-Wno-psabi"]
-GENERIC = {"generic": ["-DGENERIC_LANES=4"], "scalar": ["-DGENERIC_LANES=1"]}
+GENERIC = {
+    "generic": ["-DGENERIC_LANES=4", "-O1"],  # more optimization takes GCC a minute and gains nothing
+    "scalar": ["-DGENERIC_LANES=1"],
+}
 VARIANTS = {
     "x86_64": {
         "avx512bf16": ["-mavx512f", "-mavx2", "-mfma", "-mavx512bf16"],
@@ -31,14 +35,18 @@ class BuildKernels(build_ext):
         build.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         compiler, own = (shlex.split(os.environ.get(name, default)) for name, default in (("CC", "cc"), ("CFLAGS", "")))
-        objects = []
+        network, float64 = ext.sources
+        variants = {**VARIANTS.get(platform.machine(), {}), **GENERIC}
+        sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
+
+        def compile_object(source: str, name: str, flags: list[str]) -> Path:
+            command = [*compiler, *FLAGS, *flags, *own, "-c", source, "-o", build / f"{name}.o"]
+            subprocess.run(command, check=True)
+            return build / f"{name}.o"
+
         try:
-            network, float64 = ext.sources
-            variants = {**VARIANTS.get(platform.machine(), {}), **GENERIC}
-            sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
-            for source, name, flags in [*sources, (float64, "float64", [])]:
-                objects.append(build / f"{name}.o")
-                subprocess.run([*compiler, *FLAGS, *flags, *own, "-c", source, "-o", objects[-1]], check=True)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = list(pool.map(compile_object, *zip(*sources, (float64, "float64", []))))
             subprocess.run([*compiler, *own, "-shared", *objects, "-lm", "-o", target], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"shmppo: the kernels could not be compiled ({error}); torch computes instead", file=sys.stderr)
