@@ -39,14 +39,15 @@ class BuildKernels(build_ext):
         variants = {**VARIANTS.get(platform.machine(), {}), **GENERIC}
         sources = [(network, name, [*flags, f"-DVARIANT={name}"]) for name, flags in variants.items()]
 
-        def compile_object(source: str, name: str, flags: list[str]) -> Path:
+        def compile_object(part: tuple[str, str, list[str]]) -> Path:
+            source, name, flags = part
             command = [*compiler, *FLAGS, *flags, *own, "-c", source, "-o", build / f"{name}.o"]
             subprocess.run(command, check=True)
             return build / f"{name}.o"
 
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                objects = list(pool.map(compile_object, *zip(*sources, (float64, "float64", []))))
+                objects = list(pool.map(compile_object, [*sources, (float64, "float64", [])]))
             subprocess.run([*compiler, *own, "-shared", *objects, "-lm", "-o", target], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"shmppo: the kernels could not be compiled ({error}); torch computes instead", file=sys.stderr)
