@@ -331,13 +331,14 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
     if int in (kind, *typing.get_args(kind)) and isinstance(value, (float, str)):
         with contextlib.suppress(ValueError):
             value = integer(str(value))
+    if _fits(kind, value):
+        return value
     wanted = str(kind) if typing.get_origin(kind) else kind.__name__
     wanted = wanted.replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
     wanted = wanted.replace("tuple[", "list[").replace(", ...", "")  # YAML and JSON have no tuples
     is_name = callable(value) and str in (kind, *typing.get_args(kind))
     remedy = "; name it as 'module:name', or '__main__:name' for one of this script" if is_name else ""
-    require(_fits(kind, value), f"{flag(name)} is {shown(value)}; it must be {wanted}{remedy}")
-    return value
+    raise ConfigError(f"{flag(name)} is {shown(value)}; it must be {wanted}{remedy}")
 
 
 def _plain(value: Any) -> Any:

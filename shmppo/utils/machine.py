@@ -29,7 +29,10 @@ PACKAGES = ("torch", "gymnasium", "numpy", "mujoco")
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that can change the bits of a run's weights."""
     own = {"python": platform.python_version(), "shmppo": __version__}
-    return own | {name: metadata.version(name) for name in PACKAGES}
+    return own | {name: _version(name) for name in PACKAGES}
+
+
+_version = functools.cache(metadata.version)  # which parses a text of many kilobytes
 
 
 def fingerprint(kernel: str, device: str = "cpu", act_on: str = "workers") -> dict[str, str]:

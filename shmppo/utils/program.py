@@ -93,18 +93,18 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
     named = {*modules}
     packages = {module.partition(".")[0] for module in named}
     script = getattr(sys.modules["__main__"], "__file__", None)
-    roots = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
+    roots = tuple(f"{root}{os.sep}" for root in [Path.cwd(), *([Path(script).resolve().parent] if script else [])])
     digests = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
         script_is_named = name == "__main__" and name in named
         if not isinstance(file, str) or (name.partition(".")[0] in _OTHERS and not script_is_named):
             continue
-        path = Path(os.path.abspath(file))
-        own = name.partition(".")[0] in packages or any(path.is_relative_to(root) for root in roots)
-        if own and not _INSTALLED.intersection(path.parts):
+        path = os.path.abspath(file)
+        own = name.partition(".")[0] in packages or path.startswith(roots)
+        if own and not _INSTALLED.intersection(path.split(os.sep)):
             with suppress(OSError):
-                digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+                digests[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
     for package in packages:
         with suppress(metadata.PackageNotFoundError):
             digests[package] = metadata.version(package)
