@@ -27,7 +27,10 @@ class VerifyConfig:
     """Number of finished iterations at the start of the part. The execution begins at the nearest checkpoint before it;
     see --keep-every of train. None: at the newest checkpoint that has iterations after it."""
     iterations: int | None = None
-    """Number of iterations to execute again. 0: only check the files. None: 10, or all of an exported policy."""
+    """Number of iterations to execute again. 0: only check the files. None: 10, or all of an exported policy; 1 with
+    --dump."""
+    dump: Path | None = None
+    """Directory to which to write what the iterations compute: rollouts, minibatches, gradients, and weights."""
     workers: int | None = None
     """Number of worker processes. It does not change the result. None: as in the run."""
     trust: Modules = ()
@@ -44,10 +47,10 @@ def _verify() -> int:
     """Print what was found. Return 0 if everything is equal, else 1."""
     example = "runs/pendulum --from-iteration 100 --iterations 20"
     options = parse(VerifyConfig, sys.argv[1:], program("verify"), example=example)
-    count, of_one = len(options.run_dirs), (options.from_iteration, options.iterations)
+    count, of_one = len(options.run_dirs), (options.from_iteration, options.iterations, options.dump)
     require(count in (1, 2), f"{count} run directories are given; name one or two")
-    message = "--from-iteration and --iterations are for one run; leave them out to compare two runs"
-    require(count == 1 or of_one == (None, None), message)
+    message = "--from-iteration, --iterations, and --dump are for one run; leave them out to compare two runs"
+    require(count == 1 or of_one == (None, None, None), message)
     run_dirs = [user_path(path, "RUN_DIRS") for path in options.run_dirs]
     for run_dir in run_dirs:
         compute_like(run_dir)
@@ -57,6 +60,7 @@ def _verify() -> int:
         verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=options.trust)
     else:
         given = {name: value for name, value in vars(options).items() if name != "run_dirs"}
+        given["dump"] = options.dump and user_path(options.dump, "--dump")
         verdict = verify_run(run_dirs[0], **given)
     print_text(verdict.text)
     return int(not verdict.equal)

@@ -87,7 +87,7 @@ class ShardGradients:
             return
         sequences: np.ndarray = minibatches.sequences[minibatches.order[epoch, cuts[0] : cuts[-1]]].astype(np.int64)
         index, active, member = pack_steps(sequences, self._config.rows)
-        params, values, *features = self._network.forward(active, index, self._initial_states(sequences))
+        params, values, *features = self._network.forward(active, index, self.initial_states(sequences))
         inputs = LossInputs(
             config=self._config,
             distribution=self._distribution,
@@ -120,8 +120,10 @@ class ShardGradients:
             results.loss_terms[s] = np.add.reduce(terms[rows], 0, np.float64) / steps
             results.max_log_ratio[s] = np.maximum.reduce(log_ratios[rows], initial=0.0)
 
-    def policy(self, sequences: np.ndarray) -> np.ndarray:
-        """Compute the policy parameters at the steps of some sequences with the current weights, [steps, O].
+    def outputs(self, sequences: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute the network with the current weights: policy parameters [R, O], values [R], see `NativeGradients`.
+
+        The rows are in the order of (step, sequence), the longest sequence first. The next call overwrites them.
 
         Args:
             sequences: [J, 4], in any order.
@@ -129,14 +131,13 @@ class ShardGradients:
         self._network.load()
         sequences = sequences[np.argsort(-sequences[:, 2], kind="stable")]
         index, active, _ = pack_steps(sequences, self._config.rows)
-        params, *_ = self._network.forward(active, index, self._initial_states(sequences))
-        return params
+        return self._network.forward(active, index, self.initial_states(sequences))
 
     def _steps_of(self, name: str) -> np.ndarray:
         """Return an array of the rollout as [T·N, …]."""
         return self._arrays[f"rollout.{name}"].reshape(self._steps, -1)
 
-    def _initial_states(self, sequences: np.ndarray) -> np.ndarray:
+    def initial_states(self, sequences: np.ndarray) -> np.ndarray:
         """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""
         states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.rows + sequences[:, 1]]
         states[sequences[:, 3] < 0] = 0.0

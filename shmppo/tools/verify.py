@@ -23,7 +23,7 @@ from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.runs import launch
-from shmppo.runs.iteration_record import IterationRecord, RecordingLearner, first_difference, state_digests
+from shmppo.runs.iteration_record import DumpLearner, IterationRecord, RecordingLearner, first_difference, state_digests
 from shmppo.runs.session import LearnerType
 from shmppo.runs.start import load_initial_weights
 from shmppo.storage.checkpoint import no_checkpoint
@@ -140,6 +140,7 @@ def verify_run(
     from_iteration: int | None = None,
     iterations: int | None = None,
     workers: int | None = None,
+    dump: Path | None = None,
     trust: Trusted = (),
 ) -> Verdict:
     """Execute a part of a run again, and compare it with its metrics.csv and checkpoints.
@@ -149,18 +150,19 @@ def verify_run(
         from_iteration: number of finished iterations at the start of the part. The execution begins at the nearest
             checkpoint before. None: at the newest checkpoint that has iterations after it.
         iterations: length of the part. 0: only compare the checkpoints with metrics.csv. None: 10, or all iterations of
-            an exported policy.
+            an exported policy; 1 with `dump`.
         workers: number of workers. None: as in the run.
+        dump: directory to which the data of the part is written (see `DumpLearner`).
         trust: see `shmppo.resume`.
 
     Raises:
-        ConfigError: see `read_run`, and if the iterations do not exist.
+        ConfigError: see `read_run` and `DumpLearner`, and if the iterations do not exist.
     """
     require(iterations is None or iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
     files = read_run(run_dir)
     name, begin, last = short_path(run_dir), files.begin, files.last_iteration
     if iterations is None:
-        iterations = last if files.is_policy else 10
+        iterations = 1 if dump else last if files.is_policy else 10
     if not iterations or last == begin:
         return Verdict(
             True, f"{name}: all checkpoints are undamaged and have the weights of {METRICS} ({last} iterations)"
@@ -174,7 +176,8 @@ def verify_run(
     if from_iteration is None:
         from_iteration = start.iteration if start is not None else 0
     end = min(from_iteration + iterations, last)
-    rows, digests = execute(files, start, end, workers, trust)
+    make_learner = partial(DumpLearner, dump, from_iteration) if dump else Learner
+    rows, digests = execute(files, start, end, workers, trust, make_learner)
     if mismatch := _mismatch(files, rows):
         return Verdict(False, mismatch)
     saved = next((one for one in reversed(files.checkpoints) if one.iteration == end), None)
@@ -184,7 +187,8 @@ def verify_run(
             False, f"{name} does not match this machine: executed again, {saved.path.name} differs in {parts}"
         )
     first, compared = min(rows), "" if saved is None else f", and so did {saved.path.name}"
-    return Verdict(True, f"{name}: iterations {first} to {end} gave the same results again{compared}")
+    written = "" if dump is None else f"\nwrote {short_path(dump / 'README.md')} and files that it explains"
+    return Verdict(True, f"{name}: iterations {first} to {end} gave the same results again{compared}{written}")
 
 
 def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, trust: Trusted = ()) -> Verdict:

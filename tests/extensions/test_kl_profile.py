@@ -74,10 +74,10 @@ class Keeping:
         self.gradients = gradients
         self.policies: list[torch_distributions.Distribution] = []
 
-    def policy(self, sequences: np.ndarray) -> np.ndarray:
-        params = self.gradients.policy(sequences)
-        self.policies.append(torch_distributions.Categorical(logits=torch.from_numpy(params).double()))
-        return params
+    def outputs(self, sequences: np.ndarray) -> tuple[np.ndarray, ...]:
+        outputs = self.gradients.outputs(sequences)
+        self.policies.append(torch_distributions.Categorical(logits=torch.from_numpy(outputs[0]).double()))
+        return outputs
 
 
 @KERNELS

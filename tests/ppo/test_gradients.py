@@ -246,8 +246,9 @@ def test_the_code_of_an_environment_may_have_disabled_gradients(changes: dict[st
     assert buffers.shard_results.gradients.any(axis=1).all()
 
 
-def test_the_policy_of_a_probe_has_each_step_of_its_sequences_once() -> None:
+def test_the_outputs_for_sequences_have_each_of_their_steps_once() -> None:
     buffers, learner, _ = sampled(CONFIG, rollouts=2)
     gradients = ShardGradients(CONFIG, inspect_task(CONFIG).distribution, learner.model, buffers)
     sequences = cut_sequences(buffers.rollout.first, CONFIG.sequence_steps).astype(np.int64)
-    assert len(gradients.policy(sequences)) == sequences[:, 2].sum() == CONFIG.batch_steps
+    params, values = gradients.outputs(sequences)
+    assert len(params) == len(values) == sequences[:, 2].sum() == CONFIG.batch_steps

@@ -243,7 +243,7 @@ def test_bad_input_is_refused_with_one_sentence_and_exit_code_2(
         (tmp_path / "none",): f"error: {tmp_path / 'none'} does not exist; name the directory of a run",
         (trained, "--from-iteration", 6): f"error: --from-iteration is 6, but {trained} has finished 6 iterations; use",
         (trained, "--iterations", -1): "error: --iterations is -1; it must be at least 0",
-        (trained, trained, "--iterations", 2): "error: --from-iteration and --iterations are for one run; leave them",
+        (trained, trained, "--iterations", 2): "error: --from-iteration, --iterations, and --dump are for one run; ",
     }
     for arguments, message in cases.items():
         code, output, errors = command(capsys, *arguments)
