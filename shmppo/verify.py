@@ -29,6 +29,10 @@ class VerifyConfig:
     iterations: int | None = None
     """Number of iterations to execute again. 0: only check the files. None: 10, or all of an exported policy; 1 with
     --dump."""
+    sample: int | None = None
+    """Number of iterations to draw, whose parts between checkpoints are executed, with evaluations. None: one part."""
+    seed: int | None = None
+    """Seed of the draw. None: random."""
     dump: Path | None = None
     """Directory to which to write what the iterations compute: rollouts, minibatches, gradients, and weights."""
     workers: int | None = None
@@ -47,10 +51,12 @@ def _verify() -> int:
     """Print what was found. Return 0 if everything is equal, else 1."""
     example = "runs/pendulum --from-iteration 100 --iterations 20"
     options = parse(VerifyConfig, sys.argv[1:], program("verify"), example=example)
-    count, of_one = len(options.run_dirs), (options.from_iteration, options.iterations, options.dump)
+    count, of_part = len(options.run_dirs), (options.from_iteration, options.iterations, options.dump)
     require(count in (1, 2), f"{count} run directories are given; name one or two")
     message = "--from-iteration, --iterations, and --dump are for one run; leave them out to compare two runs"
-    require(count == 1 or of_one == (None, None, None), message)
+    require(count == 1 or (*of_part, options.sample) == (None,) * 4, message)
+    message = "--sample chooses the iterations; leave out --from-iteration, --iterations, and --dump"
+    require(options.sample is None or of_part == (None,) * 3, message)
     run_dirs = [user_path(path, "RUN_DIRS") for path in options.run_dirs]
     for run_dir in run_dirs:
         compute_like(run_dir)

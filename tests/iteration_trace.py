@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -109,8 +110,8 @@ def traced_files() -> set[str]:
         if iteration == TRACED_ITERATION:
             TRACER.start()
 
-    def traced_write(metrics: MetricsFile, row: dict[str, float], weights_hash: str = "") -> None:
-        write(metrics, row, weights_hash)
+    def traced_write(metrics: MetricsFile, row: dict[str, float], hashes: Mapping[str, str]) -> None:
+        write(metrics, row, hashes)
         TRACER.stop()
 
     Learner.publish_statistics = traced_publish  # type: ignore[method-assign]

@@ -139,6 +139,12 @@ def environments_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
 
 
+def remove_receipt(run_dir: Path) -> None:
+    """Remove the receipt of a run, as a forger would replace it."""
+    path = run_dir / "summary.json"
+    path.write_text(json.dumps(summary_of(run_dir) | {"receipt": None}))
+
+
 def summary_of(run_dir: Path) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return summary

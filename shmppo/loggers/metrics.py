@@ -9,10 +9,10 @@ from shmppo.config.train_config import TrainConfig
 from shmppo.ppo.loss import TERMS, Loss, Term, meanings
 from shmppo.utils.phase_timer import PHASES
 
-WEIGHTS_HASH = "weights_hash"
-"""The column of metrics.csv that is no number."""
+WEIGHTS_HASH, STATE_HASH = HASHES = "weights_hash", "state_hash"
+"""The columns of metrics.csv that are no numbers."""
 HASH_DIGITS = 16
-"""Hexadecimal digits of its values."""
+"""Hexadecimal digits of the hash of the weights. The other one has twice as many."""
 
 Described = dict[str, tuple[str, str]]
 """By name of a metric: its group in trackers, which show `approx_kl` as `policy/approx_kl`, and its meaning."""
@@ -67,6 +67,9 @@ _DESCRIBED: Described = {
     "slowest_worker": ("time", "index of the worker that needed the most time for its part of the rollout"),
     **{f"{phase}_seconds": ("time", "seconds of this iteration in the phase of this name") for phase in PHASES},
     WEIGHTS_HASH: ("", "first 16 digits of the SHA-256 of the weights after this iteration"),
+    STATE_HASH: (
+        "", "first 32 digits of the SHA-256 of the train state; in every tenth row, this includes the optimizer"
+    ),
 }  # fmt: skip
 GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _DESCRIBED.items()}
 """The columns of metrics.csv that every run has."""
@@ -121,7 +124,7 @@ TIMED_COLUMNS = tuple(name for name, group in _GROUPS.items() if group == "time"
 DECISIVE = tuple(
     name
     for name in dict.fromkeys([*GLOSSARY, *ADDED_GLOSSARY, *EVALUATION_GLOSSARY])
-    if name not in (*TIMED_COLUMNS, "eval/seconds", WEIGHTS_HASH)
+    if name not in (*TIMED_COLUMNS, "eval/seconds", *HASHES)
 )
 """Metrics that are the same in two runs of one configuration, also after crashes and resumes."""
 

@@ -294,7 +294,7 @@ def weights_sha256(tensors: Iterable[Tensor]) -> str:
     """Return the SHA-256 of the float32 bytes of tensors (a state dict's values), little-endian and row-major."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
     return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ from shmppo.config.checks import require
 from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, printable
-from shmppo.loggers.metrics import WEIGHTS_HASH
+from shmppo.loggers.metrics import HASHES
 from shmppo.utils.files import complete_rows, read_object, refuse_links, short_path
 
 POINTS = 200
@@ -70,7 +70,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         rows = complete_rows(path)
         if not rows:
             raise ConfigError(f"{path} has no rows yet; wait for the first iteration")
-        names = [name for name in rows[0] if name != WEIGHTS_HASH]
+        names = [name for name in rows[0] if name not in HASHES]
         return {printable(name): np.array([float(row[name] or "nan") for row in rows]) for name in names}
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or name another run") from error

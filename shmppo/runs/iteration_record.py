@@ -7,6 +7,7 @@ rollout, the advantages, the minibatches, and the gradients.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,8 @@ from shmppo.config.checks import require
 from shmppo.lockstep.action_log import episode_ends
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.worker_pool import WorkerPool
-from shmppo.models.actor_critic import parameter_views
+from shmppo.loggers.metrics import STATE_HASH
+from shmppo.models.actor_critic import parameter_views, weights_sha256
 from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients, pack_steps
 from shmppo.utils.files import make_parent_directory, write_file
@@ -42,7 +44,26 @@ def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
     learner = checkpoint["learner"]
     parts = {name: learner[name] for name in _START_FIELDS if name in learner}
     parts |= {name: checkpoint[name] for name in ("carry", "actions", "episodes") if name in checkpoint}
-    return {name: _digest(_leaves(part)) for name, part in parts.items()}
+    digests = {name: _digest(_leaves(part)) for name, part in parts.items()}
+    if "carry" in checkpoint:
+        weights = weights_sha256(learner["model"].values())
+        digests[STATE_HASH] = state_hash(checkpoint["iteration"], weights, checkpoint)
+    return digests
+
+
+def state_hash(iteration: int, weights: str, state: Mapping[str, Any]) -> str:
+    """Return the first 32 digits of the SHA-256 of a train state, without what the other parts determine.
+
+    Args:
+        iteration: number of finished iterations. The moments of the optimizer, which are twice as large as the weights,
+            belong only to every tenth hash.
+        weights: SHA-256 of the weights.
+        state: "learner", "carry", and "episodes" of a checkpoint.
+    """
+    parts = dict(state["learner"], model=weights)
+    if iteration % 10:
+        del parts["optimizer"]
+    return _digest(_leaves([parts, state["carry"], json.dumps(state["episodes"])]), 32)
 
 
 @dataclass
@@ -270,18 +291,18 @@ def _leaves(value: Any) -> Iterator[np.ndarray]:
         # A checkpoint of an earlier version may have its arrays in another order.
         for part in (value[name] for name in sorted(value, key=str)) if isinstance(value, Mapping) else value:
             yield from _leaves(part)
-    elif isinstance(value, torch.Tensor):
-        yield value.detach().cpu().numpy()
+    elif isinstance(value, (torch.Tensor, np.ndarray)):
+        yield np.asarray(value)
     else:
         yield np.frombuffer(repr(value).encode(), np.uint8)
 
 
-def _digest(arrays: Iterable[np.ndarray]) -> str:
-    """Return the first 16 digits of the SHA-256 of the bytes of arrays."""
+def _digest(arrays: Iterable[np.ndarray], digits: int = 16) -> str:
+    """Return the first digits of the SHA-256 of the bytes of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:digits]
 
 
 def _text(values: np.ndarray) -> str:

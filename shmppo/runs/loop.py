@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from shmppo.lockstep.pool import Collect
-from shmppo.loggers.metrics import HASH_DIGITS
 from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.minibatches import build_minibatches
 from shmppo.runs.handle import RunHandle
@@ -41,6 +40,6 @@ def train_iterations(session: Session) -> None:
             evaluation = session.evaluate() if due else {}
             times = pool.take_times()
             row = state.finish_iteration(rollout, advantages, statistics, times)
-        session.outputs.metrics.write(row, learner.weights_sha256()[:HASH_DIGITS])
+        session.outputs.metrics.write(row, state.hashes())
         session.outputs.episodes.write_rows([state.iteration, *episode] for episode in state.episodes.own)
         session.after_iteration(row, times, evaluation, run)

@@ -42,6 +42,7 @@ from shmppo.runs.train_state import TrainState
 from shmppo.sampling.row_independence import is_row_independent
 from shmppo.storage.checkpoint import BEST, CheckpointSchedule
 from shmppo.storage.checkpoint_file import write_checkpoint
+from shmppo.storage.history import receipt, recorded_tables
 from shmppo.storage.run_directory import DIRECTORIES, EVALUATIONS, LOG, METRICS, TABLES, saving
 from shmppo.utils import machine
 from shmppo.utils.files import replaced_file, sync
@@ -391,10 +392,12 @@ class Session:
         config, state = self.config, self.state
         wall, steps = float(state.phase_seconds.sum()), state.env_steps
         check = self.check.verdict
+        options = json.loads(json.dumps(config.to_json()))
         return {
             "run_dir": str(self.run_dir),
-            "config": json.loads(json.dumps(config.to_json())),
+            "config": options,
             "weights_sha256": None if state.updating else self.learner.weights_sha256(),
+            "receipt": None if error else receipt(options, recorded_tables(self.run_dir)),
             "exact": False if inexact_reasons else None if check == "not finished" else True,
             "inexact_reasons": list(inexact_reasons),
             "same_bits_on": machine.same_bits_on(state.fingerprint),

@@ -21,12 +21,14 @@ from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.pool import Times
+from shmppo.loggers.metrics import HASH_DIGITS, STATE_HASH, WEIGHTS_HASH
 from shmppo.models.user_module import user_modules
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.episode_statistics import EpisodeStatistics
+from shmppo.runs.iteration_record import state_hash
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.program import source_digests
@@ -204,6 +206,12 @@ class TrainState:
             "slowest_worker": int(times.workers.argmax()),
             **{f"{phase}_seconds": seconds for phase, seconds in zip(PHASES, times.phases, strict=True)},
         }
+
+    def hashes(self) -> dict[str, str]:
+        """Return the hashes of the weights and of the train state, by column of metrics.csv."""
+        weights, carry = self.learner.weights_sha256(), self._buffers.carry_arrays(self.iteration)
+        state = {"learner": self.learner.state(), "carry": carry, "episodes": self.episodes.state()}
+        return {WEIGHTS_HASH: weights[:HASH_DIGITS], STATE_HASH: state_hash(self.iteration, weights, state)}
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Return the content of a checkpoint: everything that the next iteration depends on."""

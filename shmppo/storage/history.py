@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import itertools
+import json
 import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 from shmppo.config.checks import require
+from shmppo.config.option import fields_with
+from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
+from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import DIRECTORIES, EVALUATIONS, METRICS, TABLES
+from shmppo.storage.run_directory import DIRECTORIES, EPISODES, EVALUATIONS, METRICS, TABLES
 from shmppo.utils.files import open_file
 
 
@@ -70,6 +77,42 @@ def _rows_until(path: Path, iteration: int) -> tuple[int, int]:
                 raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
             rows, end = rows + 1, end + len(line)
     return max(rows, 0), end
+
+
+def recorded_tables(run_dir: Path) -> dict[str, dict[str, str]]:
+    """Return the SHA-256 of the rows of each iteration in metrics.csv, eval.csv, and episodes.csv, by file.
+
+    Columns that depend on the clock do not count. The digest of the header has the name iteration.
+
+    Raises:
+        OSError, ValueError, IndexError, csv.Error: if a file cannot be read, or is damaged.
+    """
+    return {name: _digests(run_dir / name) for name in (METRICS, EVALUATIONS, EPISODES) if (run_dir / name).is_file()}
+
+
+def _digests(path: Path) -> dict[str, str]:
+    with open_file(path, "r", newline="", encoding="utf-8") as file:
+        rows = csv.reader(line for line in file if line.endswith("\n"))
+        header = next(rows, [])
+        kept = [i for i, name in enumerate(header) if name not in (*TIMED_COLUMNS, "eval/seconds")]
+        digests: dict[str, Any] = {}
+        for row in itertools.chain([header], rows):
+            digests.setdefault(row[0], hashlib.sha256()).update(",".join(row[i] for i in kept).encode() + b"\n")
+    return {iteration: digest.hexdigest() for iteration, digest in digests.items()}
+
+
+def receipt(options: dict[str, Any], tables: dict[str, dict[str, str]]) -> str:
+    """Return the SHA-256 of what a run has recorded: its options, metrics, hashes of states, evaluations, and episodes.
+
+    It does not depend on the clock, so a repetition has the same one.
+
+    Args:
+        options: as in config.json.
+        tables: from `recorded_tables`.
+    """
+    names = {*fields_with(TrainConfig, resumable=False)} - {"run_dir"}
+    content = [{name: options[name] for name in names & options.keys()}, tables]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def copy_history(source: Path, target: Path, checkpoint: dict[str, Any]) -> None:

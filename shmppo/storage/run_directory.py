@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shmppo.config.checks import require
@@ -21,7 +22,6 @@ from shmppo.config.option import fields_with
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import resume_command
 from shmppo.errors import ConfigError, SaveError
-from shmppo.loggers.metrics import WEIGHTS_HASH
 from shmppo.utils import machine
 from shmppo.utils.files import (
     config_error_if_unwritable,
@@ -213,13 +213,13 @@ class MetricsFile:
         with open_file(path) as file:
             self._columns = file.readline().strip().decode(errors="replace").split(",")
 
-    def write(self, row: dict[str, float], weights_hash: str = "") -> None:
+    def write(self, row: dict[str, float], hashes: Mapping[str, str] = MappingProxyType({})) -> None:
         """Append a row.
 
         Args:
-            row: a value for every column, except WEIGHTS_HASH. The file gets a column for each new name. A column of
-                an earlier name that the row lacks is NaN.
-            weights_hash: the value of WEIGHTS_HASH, if the file has this column.
+            row: a value for every column, except HASHES. The file gets a column for each new name. A column of an
+                earlier name that the row lacks is NaN.
+            hashes: the values of HASHES. The file has these columns, unless an earlier version has begun it.
 
         Raises:
             SaveError: if it cannot be written, also because the file or its directory was removed.
@@ -228,7 +228,7 @@ class MetricsFile:
             if new := [name for name in row if name not in self._columns]:
                 self._add_columns(new)
             cells = {name: str(value) if isinstance(value, int) else f"{value:.10g}" for name, value in row.items()}
-            cells[WEIGHTS_HASH] = weights_hash
+            cells |= hashes
             self._append(",".join(cells.get(name, "nan") for name in self._columns) + "\r\n")
 
     def write_rows(self, rows: Iterable[Sequence[float]]) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
+import math
+import random
+import secrets
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -19,19 +23,20 @@ from shmppo.config.train_config import TrainConfig, stored_config
 from shmppo.config.trust import Trusted, check_trust
 from shmppo.errors import ConfigError
 from shmppo.lockstep.learner import Learner
-from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, WEIGHTS_HASH
+from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, STATE_HASH, WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.runs import launch
 from shmppo.runs.iteration_record import DumpLearner, IterationRecord, RecordingLearner, first_difference, state_digests
 from shmppo.runs.session import LearnerType
 from shmppo.runs.start import load_initial_weights
-from shmppo.storage.checkpoint import no_checkpoint
+from shmppo.storage.checkpoint import KEPT, no_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import METRICS
-from shmppo.utils.files import complete_rows, refuse_links, short_path
+from shmppo.storage.history import receipt, recorded_tables
+from shmppo.storage.run_directory import CONFIG, EPISODES, EVALUATIONS, METRICS, SUMMARY
+from shmppo.utils.files import complete_rows, read_object, refuse_links, short_path
 
-COMPARED = (WEIGHTS_HASH, *(name for name in GLOSSARY if name in DECISIVE))
+COMPARED = (WEIGHTS_HASH, *(name for name in GLOSSARY if name in DECISIVE), STATE_HASH)
 """Columns of metrics.csv that are the same in two runs of one configuration, the weights first."""
 _QUIET: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(ReportOptions)} | {
     "quiet": True, "check_determinism": 0, "checkpoint_every": None, "keep_every": None, "eval_videos": False,
@@ -75,11 +80,21 @@ class RunFiles(NamedTuple):
     rows: Rows
     checkpoints: list[Checkpoint]
     """In the order of iterations."""
+    tables: dict[str, dict[str, str]]
+    """Digests of its tables (see `recorded_tables`)."""
+    receipt: str | None
+    """Its receipt. None: it has ended without one, or before its last iteration."""
 
     @property
     def newest(self) -> Checkpoint:
         """The checkpoint of the last iteration that has one."""
         return self.checkpoints[-1]
+
+    @property
+    def recorded(self) -> Rows:
+        """The rows, with digests of the rows of eval.csv and episodes.csv as further columns."""
+        others = {name: digests for name, digests in self.tables.items() if name != METRICS}
+        return {i: row | {name: others[name].get(str(i), "no row") for name in others} for i, row in self.rows.items()}
 
     @property
     def begin(self) -> int:
@@ -101,25 +116,41 @@ def read_run(run_dir: Path) -> RunFiles:
     """Read the checkpoints and the metrics of a run that has ended.
 
     Raises:
-        ConfigError: if there is no checkpoint, if one is damaged, or if its weights are not those of metrics.csv.
+        ConfigError: if there is no checkpoint, if one is damaged, if its hashes are not those of metrics.csv, or if a
+            table or the options have changed since the run has ended.
     """
     refuse_links(run_dir)
     saved, path = list(run_dir.glob("checkpoint*.pt")), run_dir / METRICS
     if not saved:
         raise no_checkpoint(run_dir)
     try:
-        rows = {int(row["iteration"]): row for row in complete_rows(path)}
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it from a copy") from error
+        rows, tables = {int(row["iteration"]): row for row in complete_rows(path)}, recorded_tables(run_dir)
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        raise ConfigError(f"{path} or another table is damaged ({error}); restore it from a copy") from error
     checkpoints = [_read_checkpoint(one) for one in saved]
-    for checkpoint in checkpoints:
-        weights, row = checkpoint.digests[WEIGHTS_HASH], rows.get(checkpoint.iteration, {}).get(WEIGHTS_HASH)
-        require(
-            checkpoint.iteration == 0 or weights == row,
-            f"{checkpoint.path} has the weights {weights}, but {METRICS} has {row or 'no row'} after iteration "
-            f"{checkpoint.iteration}; restore both from one copy",
-        )
-    return RunFiles(run_dir, rows, sorted(checkpoints, key=lambda one: (one.iteration, one.path.name)))
+    for one in checkpoints:
+        row = rows.get(one.iteration, {})
+        # A branch may begin with other values than its parent had, and an inexact run may have lost an episode.
+        unchanged = not one.inexact_reasons and (one.branched_from or {}).get("iteration") != one.iteration
+        for column in (WEIGHTS_HASH, *({STATE_HASH} & row.keys() if unchanged else ())):
+            found, cell = one.digests[column], row.get(column, "no row")
+            require(
+                one.iteration == 0 or found == cell,
+                f"{one.path} has the {column} {found}, but {METRICS} has {cell} after iteration {one.iteration}; "
+                "restore both from one copy",
+            )
+        number = one.path.stem.removeprefix(KEPT)
+        is_copy = number.isdecimal() and int(number) != one.iteration
+        require(not is_copy, f"{one.path} is of iteration {one.iteration}; restore it from a copy")
+    summary = read_object(run_dir / SUMMARY, "restore it from a copy") if (run_dir / SUMMARY).is_file() else {}
+    # A run that was resumed and then killed has the summary of another iteration.
+    known = summary.get("receipt") if summary.get("iterations") == max(rows, default=0) else None
+    require(
+        known is None or known == receipt(read_object(run_dir / CONFIG, "restore it from a copy")["config"], tables),
+        f"{run_dir} has other content in {', '.join([*tables, CONFIG])} than when {SUMMARY} was written; restore them "
+        "from a copy",
+    )
+    return RunFiles(run_dir, rows, sorted(checkpoints, key=lambda one: (one.iteration, one.path.name)), tables, known)
 
 
 def _read_checkpoint(path: Path) -> Checkpoint:
@@ -139,11 +170,13 @@ def verify_run(
     *,
     from_iteration: int | None = None,
     iterations: int | None = None,
+    sample: int | None = None,
+    seed: int | None = None,
     workers: int | None = None,
     dump: Path | None = None,
     trust: Trusted = (),
 ) -> Verdict:
-    """Execute a part of a run again, and compare it with its metrics.csv and checkpoints.
+    """Execute parts of a run again, and compare them with its tables and checkpoints.
 
     Args:
         run_dir: directory of the run, which must have ended.
@@ -151,6 +184,9 @@ def verify_run(
             checkpoint before. None: at the newest checkpoint that has iterations after it.
         iterations: length of the part. 0: only compare the checkpoints with metrics.csv. None: 10, or all iterations of
             an exported policy; 1 with `dump`.
+        sample: how many iterations to draw. All parts between checkpoints that contain one of them are executed, with
+            their evaluations. None: execute one part, without them.
+        seed: of this draw. None: a random one.
         workers: number of workers. None: as in the run.
         dump: directory to which the data of the part is written (see `DumpLearner`).
         trust: see `shmppo.resume`.
@@ -159,6 +195,7 @@ def verify_run(
         ConfigError: see `read_run` and `DumpLearner`, and if the iterations do not exist.
     """
     require(iterations is None or iterations >= 0, f"--iterations is {iterations}; it must be at least 0")
+    require(sample is None or sample > 0, f"--sample is {sample}; it must be at least 1")
     files = read_run(run_dir)
     name, begin, last = short_path(run_dir), files.begin, files.last_iteration
     if iterations is None:
@@ -172,23 +209,56 @@ def verify_run(
         f"--from-iteration is {from_iteration}, but {run_dir} has finished {last} iterations{_origin(files)}; use "
         f"{begin} … {last - 1}",
     )
+    if sample is not None:
+        return _verify_sample(files, sample, seed, workers, trust)
     start = checkpoint_before(files, last if from_iteration is None else from_iteration + 1)
     if from_iteration is None:
         from_iteration = start.iteration if start is not None else 0
     end = min(from_iteration + iterations, last)
     make_learner = partial(DumpLearner, dump, from_iteration) if dump else Learner
     rows, digests = execute(files, start, end, workers, trust, make_learner)
-    if mismatch := _mismatch(files, rows):
-        return Verdict(False, mismatch)
-    saved = next((one for one in reversed(files.checkpoints) if one.iteration == end), None)
-    if saved and (different := [part for part, digest in saved.digests.items() if digests[part] != digest]):
-        parts = ", ".join(different)
-        return Verdict(
-            False, f"{name} does not match this machine: executed again, {saved.path.name} differs in {parts}"
-        )
-    first, compared = min(rows), "" if saved is None else f", and so did {saved.path.name}"
+    if problem := _mismatch(files, rows) or _different_checkpoint(files, end, digests):
+        return Verdict(False, problem)
+    saved = next((f", and so did {one.path.name}" for one in reversed(files.checkpoints) if one.iteration == end), "")
     written = "" if dump is None else f"\nwrote {short_path(dump / 'README.md')} and files that it explains"
-    return Verdict(True, f"{name}: iterations {first} to {end} gave the same results again{compared}{written}")
+    return Verdict(True, f"{name}: iterations {min(rows)} to {end} gave the same results again{saved}{written}")
+
+
+def _verify_sample(files: RunFiles, sample: int, seed: int | None, workers: int | None, trust: Trusted) -> Verdict:
+    """Execute the parts between checkpoints that contain drawn iterations. For the arguments, see `verify_run`."""
+    begin, last = files.begin, files.last_iteration
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    drawn = sorted(random.Random(seed).sample(range(begin + 1, last + 1), min(sample, last - begin)))
+    bounds = sorted({begin, *(one.iteration for one in files.checkpoints if one.iteration > begin), last})
+    parts = [part for part in itertools.pairwise(bounds) if any(part[0] < iteration <= part[1] for iteration in drawn)]
+    executed, total = sum(b - a for a, b in parts), last - begin
+    print(f"seed {seed} draws {', '.join(map(str, drawn))}: {executed} of {total} iterations are executed again")
+    for first, end in parts:
+        rows, digests = execute(files, checkpoint_before(files, first + 1), end, workers, trust, evaluate=True)
+        if problem := _mismatch(files, rows) or _different_checkpoint(files, end, digests):
+            return Verdict(False, problem)
+    # A part is executed as a whole, so each of its iterations that is drawn finds what is forged in it.
+    shortest = min(b - a for a, b in itertools.pairwise(bounds))
+    chances = []
+    for percent in (1, 5, 10):
+        forged = max(math.ceil(percent * total / 100), shortest)
+        chance = 1 - math.comb(total - forged, len(drawn)) / math.comb(total, len(drawn))
+        chances.append(f"{percent} % of the iterations: {chance:.0%}")
+    return Verdict(
+        True,
+        f"{short_path(files.run_dir)}: {executed} of {total} iterations gave the same results again\n"
+        f"probability that the sample would have found forged ones, at least: {', '.join(chances)}\n"
+        f"receipt: {files.receipt}",
+    )
+
+
+def _different_checkpoint(files: RunFiles, end: int, digests: dict[str, str]) -> str:
+    """Say in which parts the checkpoint of an iteration differs from one that was executed again. "": in none."""
+    for saved in (one for one in files.checkpoints if one.iteration == end):
+        if different := [part for part, digest in saved.digests.items() if digests[part] != digest]:
+            name, parts = short_path(files.run_dir), ", ".join(different)
+            return f"{name} does not match this machine: executed again, {saved.path.name} differs in {parts}"
+    return ""
 
 
 def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, trust: Trusted = ()) -> Verdict:
@@ -242,21 +312,23 @@ def _different_columns(recorded: dict[str, str], found: dict[str, str]) -> list[
         return [WEIGHTS_HASH] * (recorded[WEIGHTS_HASH] != found[WEIGHTS_HASH])
     # An automatic key of `info` has a column from the first episode with it on. Earlier versions had fewer columns.
     info = sorted(name for name in recorded.keys() | found.keys() if name.startswith(PREFIX))
-    names = [*(name for name in COMPARED if not recorded or name in recorded.keys() & found.keys()), *info]
+    known = (*COMPARED, EPISODES, EVALUATIONS)
+    names = [*(name for name in known if not recorded or name in recorded.keys() & found.keys()), *info]
     return [name for name in names if recorded.get(name, "nan") != found.get(name, "nan")]
 
 
 def _mismatch(files: RunFiles, rows: Rows) -> str:
     """Describe the first iteration that gave another result when it was executed again. "" if there is none."""
-    iteration, columns = _first_different(files.rows, rows)
+    iteration, columns = _first_different(files.recorded, rows)
     if not columns:
         return ""
     name, column = short_path(files.run_dir), columns[0]
-    recorded, found = files.rows.get(iteration, {}).get(column, "no value"), rows[iteration].get(column, "no value")
-    text = (
-        f"{name} does not match this machine: executed again, iteration {iteration} differs: {column} is {found}, but "
-        f"{METRICS} has {recorded}"
-    )
+    recorded, found = (one.get(iteration, {}).get(column, "no value") for one in (files.recorded, rows))
+    text = f"{name} does not match this machine: executed again, iteration {iteration} differs: "
+    if column in files.tables:
+        text += f"its rows in {column} are others"
+    else:
+        text += f"{column} is {found}, but {METRICS} has {recorded}"
     if files.newest.inexact_reasons:
         text += f"\n{name} is not exact: {'; '.join(files.newest.inexact_reasons)}"
     elif not files.newest.checked and not files.is_policy:
@@ -292,8 +364,10 @@ def execute(
     workers: int | None,
     trust: Trusted,
     make_learner: LearnerType = Learner,
+    *,
+    evaluate: bool = False,
 ) -> tuple[Rows, dict[str, str]]:
-    """Execute a run again in a temporary directory. Return its new rows of metrics.csv, and digests of its end.
+    """Execute a run again in a temporary directory. Return its new rows (`RunFiles.recorded`), and digests of its end.
 
     Args:
         start: the checkpoint to begin with. None: the start of the run.
@@ -301,6 +375,7 @@ def execute(
         workers: number of workers. None: as in the run.
         trust: see `shmppo.resume`.
         make_learner: makes the learner, which may record what the iterations compute.
+        evaluate: whether to repeat evaluations.
 
     Raises:
         ConfigError: if the run has several ranks, or as in `launch.resume`.
@@ -318,7 +393,7 @@ def execute(
     later = next((one.config for one in files.checkpoints if one.iteration >= end), files.newest.config)
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
-    if later.env_schedule is None:  # a schedule may read the results of evaluations
+    if later.env_schedule is None and not evaluate:  # a schedule may read the results of evaluations
         changes |= {"eval_every": None, "eval_env_kwargs": {}}
     if workers is not None:
         changes |= {"workers": workers, "learning": "auto"}
@@ -346,4 +421,7 @@ def execute(
         recorded, found = (one.newest.digests.get("recording") for one in (files, again))
         named = f"{flag(option)} {getattr(later, option)}"
         require(recorded in (None, found), f"{named} has changed since {files.run_dir} was trained; restore it")
-    return {iteration: row for iteration, row in again.rows.items() if iteration > first}, again.newest.digests
+    rows = {iteration: row for iteration, row in again.recorded.items() if iteration > first}
+    if files.recorded.get(end, {}).get(EVALUATIONS) == "no row":  # only the end of this execution has evaluated it
+        del rows[end][EVALUATIONS]
+    return rows, again.newest.digests

@@ -14,7 +14,7 @@ from public_helpers import SIX_ITERATIONS, csv_rows, train_in
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError
-from shmppo.loggers.metrics import WEIGHTS_HASH, tracker_name
+from shmppo.loggers.metrics import HASHES, tracker_name
 from shmppo.loggers.trackers import LoggerList, TensorBoard, WeightsAndBiases, make_trackers
 from shmppo.runs.launch import resume, train
 
@@ -22,7 +22,7 @@ SMALL = dataclasses.replace(SIX_ITERATIONS, checkpoint_every=2)
 
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
-    numbers = [{k: v for k, v in row.items() if k != WEIGHTS_HASH} for row in csv_rows(run_dir / "metrics.csv")]
+    numbers = [{k: v for k, v in row.items() if k not in HASHES} for row in csv_rows(run_dir / "metrics.csv")]
     return [{name: float(value) for name, value in row.items()} for row in numbers]
 
 

@@ -18,6 +18,7 @@ from shmppo import resume, train
 from shmppo.config.option import fields_with
 from shmppo.config.resumable import BRANCHABLE, resumed_config
 from shmppo.config.train_config import TrainConfig
+from shmppo.loggers.metrics import HASHES, STATE_HASH
 from shmppo.plotting.curves import group_runs, read_run
 from shmppo.runs.iteration_record import state_digests
 from shmppo.storage.checkpoint import kept_name, load_selected_checkpoint
@@ -116,7 +117,8 @@ def test_a_branch_and_its_branch_can_be_verified_after_their_parents_were_delete
     middle = resume(parent, checkpoint=2, new_run_dir=first, stop_at_iteration=4, checkpoint_every=1, **CHANGES)
     own, copied = (load_checkpoint(run_dir / kept_name(2)) for run_dir in (parent, first))
     digests = state_digests(own)
-    assert state_digests(copied) == digests | {"schedule": state_digests(copied)["schedule"]}
+    changed = {name: state_digests(copied)[name] for name in ("schedule", STATE_HASH)}
+    assert state_digests(copied) == digests | changed
     shutil.rmtree(parent)
     assert verify_run(first, from_iteration=2).text.startswith(f"{first}: iterations 3 to 4 gave the same results")
     end = resume(first, new_run_dir=second, gamma=0.9, checkpoint_every=1)
@@ -158,7 +160,7 @@ def test_a_branch_that_has_trained_nothing_is_undamaged(
 
 def row_after(branch: Path) -> dict[str, float]:
     """The row of the first iteration of a branch that begins at iteration 4."""
-    return {name: float(text) for name, text in csv_rows(branch / "metrics.csv")[4].items() if name != "weights_hash"}
+    return {name: float(text) for name, text in csv_rows(branch / "metrics.csv")[4].items() if name not in HASHES}
 
 
 def test_values_that_training_has_adapted_are_replaced_only_if_their_option_is_given(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from public_helpers import SIX_ITERATIONS, evaluation_rows, train_in
 
 from shmppo.errors import ConfigError, ShmppoError
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, GLOSSARY, HASHES
 from shmppo.policies.evaluation import evaluate
 from shmppo.runs.evaluation import Evaluations
 from shmppo.runs.launch import resume, train
@@ -167,7 +167,7 @@ def test_callbacks_and_loggers_get_the_evaluation_with_its_iteration(tmp_path: P
     train_in(tmp_path / "run", SMALL, callback=lambda row: seen.append(row))
     evaluated = [row for row in seen if "eval/return" in row]
     assert [row["iteration"] for row in evaluated] == [2, 4]
-    assert evaluated[0].keys() == (GLOSSARY.keys() | EVALUATION_GLOSSARY.keys()) - {"weights_hash"}
+    assert evaluated[0].keys() == (GLOSSARY.keys() | EVALUATION_GLOSSARY.keys()) - {*HASHES}
     assert evaluated[0]["evaluation_seconds"] > 0
     assert seen[0]["evaluation_seconds"] == 0
     for row in seen:

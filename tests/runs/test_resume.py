@@ -23,7 +23,7 @@ from shmppo.config.run_options import ReportOptions
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, ShmppoError
 from shmppo.lockstep.learner import Learner
-from shmppo.loggers.metrics import EVALUATION_GLOSSARY
+from shmppo.loggers.metrics import EVALUATION_GLOSSARY, HASHES
 from shmppo.loggers.trackers import Row
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.runs.evaluation import Evaluations
@@ -317,7 +317,7 @@ def last_row(run_dir: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     assert load_selected_checkpoint(run_dir)["actions"]["actions"].numel() == 0
     reasons = resume(run_dir)["inexact_reasons"]
     assert reasons[0] == "environment 0: its episode could not be replayed and was restarted"
-    return {name: float(text) for name, text in csv_rows(run_dir / "metrics.csv")[-1].items() if name != "weights_hash"}
+    return {name: float(text) for name, text in csv_rows(run_dir / "metrics.csv")[-1].items() if name not in HASHES}
 
 
 def test_a_lost_episode_does_not_count_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

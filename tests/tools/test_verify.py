@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import clone_of_recording, slow_after
-from public_helpers import exit_code, run_fixture, train_in
+from public_helpers import exit_code, remove_receipt, run_fixture, train_in
 
 from shmppo import verify
 from shmppo.config.train_config import TrainConfig
@@ -20,7 +20,7 @@ from shmppo.envs.spec import EnvSpec
 from shmppo.errors import ConfigError
 from shmppo.lockstep.pool import Collect, Command, ComputeGradients, StepOptimizer
 from shmppo.lockstep.worker_pool import WorkerPool
-from shmppo.loggers.metrics import WEIGHTS_HASH
+from shmppo.loggers.metrics import STATE_HASH, WEIGHTS_HASH
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import compute_advantages
 from shmppo.storage.checkpoint import NAME, load_selected_checkpoint
@@ -85,8 +85,9 @@ def test_demonstrations_that_have_changed_are_named(tmp_path: Path) -> None:
 
 
 def rewritten(run_dir: Path, change: Callable[[int, dict[str, str]], None]) -> Path:
-    """Change the rows of metrics.csv."""
+    """Change the rows of metrics.csv, and remove the receipt."""
     rows = read_run(run_dir).rows
+    remove_receipt(run_dir)
     for iteration, row in rows.items():
         change(iteration, row)
     with open(run_dir / "metrics.csv", "w", newline="") as file:
@@ -102,7 +103,7 @@ def wrong_at_5(iteration: int, row: dict[str, str]) -> None:
 
 
 def without_new_columns(iteration: int, row: dict[str, str]) -> None:
-    del row["return_min_100"], row["action_std"]
+    del row["return_min_100"], row["action_std"], row[STATE_HASH]
 
 
 def test_a_run_of_an_earlier_version_with_fewer_columns_is_reproduced(trained: Path, tmp_path: Path) -> None:
@@ -243,6 +244,8 @@ def test_bad_input_is_refused_with_one_sentence_and_exit_code_2(
         (tmp_path / "none",): f"error: {tmp_path / 'none'} does not exist; name the directory of a run",
         (trained, "--from-iteration", 6): f"error: --from-iteration is 6, but {trained} has finished 6 iterations; use",
         (trained, "--iterations", -1): "error: --iterations is -1; it must be at least 0",
+        (trained, "--sample", 0): "error: --sample is 0; it must be at least 1",
+        (trained, "--sample", 1, "--iterations", 2): "error: --sample chooses the iterations; leave out --from-iterat",
         (trained, trained, "--iterations", 2): "error: --from-iteration, --iterations, and --dump are for one run; ",
     }
     for arguments, message in cases.items():
@@ -252,7 +255,7 @@ def test_bad_input_is_refused_with_one_sentence_and_exit_code_2(
 
 
 def test_a_checkpoint_that_this_machine_does_not_reproduce_is_named(trained: Path, tmp_path: Path) -> None:
-    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    run_dir = rewritten(Path(shutil.copytree(trained, tmp_path / "run")), without_new_columns)
     state = load_selected_checkpoint(run_dir)
     state["learner"]["obs_moments"]["mean"] += 1e-9
     state["carry"]["state"][0] += 1e-6
@@ -262,5 +265,6 @@ def test_a_checkpoint_that_this_machine_does_not_reproduce_is_named(trained: Pat
     verdict = verify_run(run_dir)
     assert not verdict.equal
     assert verdict.text == (
-        f"{run_dir} does not match this machine: executed again, checkpoint.pt differs in obs_moments, carry"
+        f"{run_dir} does not match this machine: executed again, checkpoint.pt differs in obs_moments, carry, "
+        "state_hash"
     )
