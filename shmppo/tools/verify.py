@@ -44,6 +44,8 @@ _QUIET: dict[str, Any] = {field.name: field.default for field in dataclasses.fie
 }  # fmt: skip
 """Options that do not change the weights, and what they are while iterations are executed again."""
 
+NO_ROW = "no row"
+
 Rows = dict[int, dict[str, str]]
 """Rows of metrics.csv by iteration."""
 
@@ -94,7 +96,7 @@ class RunFiles(NamedTuple):
     def recorded(self) -> Rows:
         """The rows, with digests of the rows of eval.csv and episodes.csv as further columns."""
         others = {name: digests for name, digests in self.tables.items() if name != METRICS}
-        return {i: row | {name: others[name].get(str(i), "no row") for name in others} for i, row in self.rows.items()}
+        return {i: row | {name: others[name].get(str(i), NO_ROW) for name in others} for i, row in self.rows.items()}
 
     @property
     def begin(self) -> int:
@@ -133,7 +135,7 @@ def read_run(run_dir: Path) -> RunFiles:
         # A branch may begin with other values than its parent had, and an inexact run may have lost an episode.
         unchanged = not one.inexact_reasons and (one.branched_from or {}).get("iteration") != one.iteration
         for column in (WEIGHTS_HASH, *({STATE_HASH} & row.keys() if unchanged else ())):
-            found, cell = one.digests[column], row.get(column, "no row")
+            found, cell = one.digests[column], row.get(column, NO_ROW)
             require(
                 one.iteration == 0 or found == cell,
                 f"{one.path} has the {column} {found}, but {METRICS} has {cell} after iteration {one.iteration}; "
@@ -248,7 +250,7 @@ def _verify_sample(files: RunFiles, sample: int, seed: int | None, workers: int 
         True,
         f"{short_path(files.run_dir)}: {executed} of {total} iterations gave the same results again\n"
         f"probability that the sample would have found forged ones, at least: {', '.join(chances)}\n"
-        f"receipt: {files.receipt}",
+        f"receipt: {files.receipt or 'none'}",
     )
 
 
@@ -324,11 +326,8 @@ def _mismatch(files: RunFiles, rows: Rows) -> str:
         return ""
     name, column = short_path(files.run_dir), columns[0]
     recorded, found = (one.get(iteration, {}).get(column, "no value") for one in (files.recorded, rows))
-    text = f"{name} does not match this machine: executed again, iteration {iteration} differs: "
-    if column in files.tables:
-        text += f"its rows in {column} are others"
-    else:
-        text += f"{column} is {found}, but {METRICS} has {recorded}"
+    how = f"rows of {column}" if column in files.tables else f"{column} is {found}, but {METRICS} has {recorded}"
+    text = f"{name} does not match this machine: executed again, iteration {iteration} differs: {how}"
     if files.newest.inexact_reasons:
         text += f"\n{name} is not exact: {'; '.join(files.newest.inexact_reasons)}"
     elif not files.newest.checked and not files.is_policy:
@@ -393,7 +392,9 @@ def execute(
     later = next((one.config for one in files.checkpoints if one.iteration >= end), files.newest.config)
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
-    if later.env_schedule is None and not evaluate:  # a schedule may read the results of evaluations
+    if evaluate:
+        changes |= {name: getattr(later, name) for name in fields_with(TrainConfig, read_by_schedule=True)}
+    elif later.env_schedule is None:  # a schedule may read the results of evaluations
         changes |= {"eval_every": None, "eval_env_kwargs": {}}
     if workers is not None:
         changes |= {"workers": workers, "learning": "auto"}
@@ -422,6 +423,7 @@ def execute(
         named = f"{flag(option)} {getattr(later, option)}"
         require(recorded in (None, found), f"{named} has changed since {files.run_dir} was trained; restore it")
     rows = {iteration: row for iteration, row in again.recorded.items() if iteration > first}
-    if files.recorded.get(end, {}).get(EVALUATIONS) == "no row":  # only the end of this execution has evaluated it
-        del rows[end][EVALUATIONS]
+    more = files.recorded.get(end, {}).get(EVALUATIONS) == NO_ROW  # only the end of this execution was evaluated
+    for iteration in [end] * more if evaluate else rows:
+        rows[iteration].pop(EVALUATIONS, None)
     return rows, again.newest.digests
