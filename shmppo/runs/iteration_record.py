@@ -52,7 +52,7 @@ def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
 
 
 def state_hash(iteration: int, weights: str, state: Mapping[str, Any]) -> str:
-    """Return the first 32 digits of the SHA-256 of a train state, without what the other parts determine.
+    """Return the first 32 digits of the SHA-256 of a train state, without snapshots and the action log.
 
     Args:
         iteration: number of finished iterations. The moments of the optimizer, which are twice as large as the weights,
@@ -60,10 +60,11 @@ def state_hash(iteration: int, weights: str, state: Mapping[str, Any]) -> str:
         weights: SHA-256 of the weights.
         state: "learner", "carry", and "episodes" of a checkpoint.
     """
-    parts = dict(state["learner"], model=weights)
+    learner, carry = dict(state["learner"], model=weights), dict(state["carry"])
+    carry.pop("snapshot")  # another way to step the environments has another one
     if iteration % 10:
-        del parts["optimizer"]
-    return _digest(_leaves([parts, state["carry"], json.dumps(state["episodes"])]), 32)
+        del learner["optimizer"]
+    return _digest(_leaves([learner, carry, json.dumps(state["episodes"])]), 32)
 
 
 @dataclass

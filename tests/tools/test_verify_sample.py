@@ -108,8 +108,8 @@ FORGERIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "row of another seed": (row_of_another_seed, r"iteration 3 differs: weights_hash is "),
     "options": (other_options, r"iteration 3 differs: weights_hash is "),
     "swapped checkpoints": (swapped_checkpoints, r"checkpoint-iteration-00000\d.pt is of iteration \d; restore"),
-    "evaluation": (edited("eval.csv", 4, **{"eval/return": 500}), r"iteration 4 differs: rows of eval.csv$"),
-    "episodes": (edited("episodes.csv", 3, **{"return": 500}), r"iteration 3 differs: rows of episodes.csv$"),
+    "evaluation": (edited("eval.csv", 4, **{"eval/return": 500}), r"iteration 4 differs: rows of eval.csv"),
+    "episodes": (edited("episodes.csv", 3, **{"return": 500}), r"iteration 3 differs: rows of episodes.csv"),
     "hash of a state": (edited("metrics.csv", 3, **{STATE_HASH: "0" * 32}), r"iteration 3 differs: state_hash is "),
 }
 """How to forge a run, and the message if the receipt was forged, too, and iterations 3 and 4 are executed again."""
