@@ -158,7 +158,7 @@ NETWORKS = [
 ]
 CASES = [(*network, seed) for seed, network in enumerate(NETWORKS * 2)]
 """Each network with two seeds. The fast tests have every third pair, so every core, except the slowest."""
-SLOWEST = (("gtrxl", 2, "core"), ("gtrxl", 1, "core"))
+SLOWEST = (("gtrxl", 2, "core"), ("gtrxl", 1, "core"), ("gtrxl", 2, "none"))
 OTHERS = pytest.mark.slow(reason="1 s per case")
 
 
