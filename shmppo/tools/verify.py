@@ -149,8 +149,7 @@ def read_run(run_dir: Path) -> RunFiles:
     known = summary.get("receipt") if summary.get("iterations") == max(rows, default=0) else None
     require(
         known is None or known == receipt(read_object(run_dir / CONFIG, "restore it from a copy")["config"], tables),
-        f"{run_dir} has other content in {', '.join([*tables, CONFIG])} than when {SUMMARY} was written; restore them "
-        "from a copy",
+        f"{run_dir}: {' or '.join([*tables, CONFIG])} has changed since {SUMMARY} was written; restore it from a copy",
     )
     return RunFiles(run_dir, rows, sorted(checkpoints, key=lambda one: (one.iteration, one.path.name)), tables, known)
 
