@@ -7,7 +7,6 @@ rollout, the advantages, the minibatches, and the gradients.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,11 +59,11 @@ def state_hash(iteration: int, weights: str, state: Mapping[str, Any]) -> str:
         weights: SHA-256 of the weights.
         state: "learner", "carry", and "episodes" of a checkpoint.
     """
-    learner, carry = dict(state["learner"], model=weights), dict(state["carry"])
+    learner, carry, episodes = dict(state["learner"], model=weights), dict(state["carry"]), state["episodes"]
     carry.pop("snapshot")  # another way to step the environments has another one
     if iteration % 10:
         del learner["optimizer"]
-    return _digest(_leaves([learner, carry, json.dumps(state["episodes"])]), 32)
+    return _digest(_leaves([learner, carry, episodes | {"last": np.array(episodes["last"])}]), 32)
 
 
 @dataclass
