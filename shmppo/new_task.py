@@ -27,7 +27,7 @@ class NewTaskConfig:
     model: tyro.conf.Positional[Path]
     """MJCF file of the model."""
     out: Path | None = None
-    """Python file to write. None: MODEL_task.py in the current directory."""
+    """Python file to write, in the directory in which you train. None: MODEL_task.py in the current directory."""
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
 def _new_task() -> None:
     options = parse(NewTaskConfig, sys.argv[1:], program("new-task"), example="robot.xml --out my_task.py")
     path = user_path(options.model, "MODEL")
-    file = user_path(options.out or re.sub(r"\W", "_", f"{path.stem}_task") + ".py", "--out")
+    file = user_path(options.out or re.sub(r"\W", "_", f"{path.stem}_task"), "--out").with_suffix(".py")
     require(not file.exists(), f"{file} exists; remove it, or name another file with --out")
     name = "Task" * path.stem[0].isdigit() + re.sub(r"[\W_]", "", path.stem.title())
     text = _task(path, os.path.relpath(path, file.parent), name)
