@@ -5,7 +5,7 @@ something:
 
 - `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`); or VALUES,
   further values of options of the core: by option and value, the sentence about it in the help text; and PUBLIC,
-  further public names of `shmppo`, each with the module of the package that has it.
+  further public names of `shmppo`, each with the module that has it.
 - `arrays`: ARRAYS, further shared arrays by group, and `sizes`, the lengths of their axes (`parallel.shared_buffers`).
 - `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
 - `start`: START, a class with what is loaded and checked before a run starts (`runs.start.StartExtension`).
@@ -56,13 +56,10 @@ def added_values(option: str) -> dict[str, str]:
     return found
 
 
-@functools.cache
 def public_names() -> dict[str, str]:
     """Return the names that packages add to `shmppo`, each with the module that has it, which is imported on demand."""
-    names: dict[str, str] = {}
-    for module in added("options"):
-        names |= {name: f"{module.__package__}.{place}" for name, place in getattr(module, "PUBLIC", {}).items()}
-    return names
+    found = [getattr(module, "PUBLIC", {}) for module in added("options")]
+    return {name: module for names in found for name, module in names.items()}
 
 
 def values_type(option: str, *own: str) -> Any:

@@ -37,7 +37,11 @@ class MujocoBackend(Backend):
             sys.meta_path.insert(0, _Importer)
         module, colon, name = config.env_id.partition(":")
         found: Any = getattr(import_module(module, f"--env {config.env_id}"), name, None) if colon else None
-        return found(**config.env_arguments()).as_gymnasium(render_mode) if self.accepts(found) else None
+        if not self.accepts(found):
+            return None
+        arguments = config.env_arguments(render_mode)
+        mode = arguments.pop("render_mode", None)
+        return found(**arguments).as_gymnasium(mode)
 
     def accepts(self, env: Any) -> bool:
         task = sys.modules.get("shmppo.extensions.mujoco.task")  # a class of the user's has imported it
@@ -49,8 +53,10 @@ class MujocoBackend(Backend):
         reason: str | None = "it is not a MuJoCo task"
         if "mujoco" in sys.modules:
             from shmppo.extensions.mujoco.tasks import reason_for_gymnasium
+            from shmppo.extensions.mujoco.vector_env import function_that_rounds
 
-            if (reason := reason_for_gymnasium(config, env)) is None:
+            reason = reason_for_gymnasium(config, env) or function_that_rounds(config, env)
+            if reason is None:
                 return True
         possible = config.env_backend == "auto"
         require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PUBLIC = {"MujocoTask": "task"}
+PUBLIC = {"MujocoTask": "shmppo.extensions.mujoco.task"}
 VALUES = {
     "env_backend": {
         "mujoco": "mujoco: those of a worker together: `MujocoTask`s and the MuJoCo tasks of Gymnasium.",

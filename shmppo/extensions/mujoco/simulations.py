@@ -11,8 +11,7 @@ import numpy as np
 from shmppo.config.checks import nearest
 
 FIELDS = {
-    "joint": "qpos qvel qacc qacc_smooth qfrc_actuator qfrc_applied qfrc_bias qfrc_constraint qfrc_passive qfrc_smooth "
-    "xanchor xaxis",
+    "joint": "qpos qvel qacc qacc_smooth qfrc_actuator qfrc_applied qfrc_bias qfrc_constraint qfrc_passive xaxis",
     "body": "xpos xquat xmat xipos ximat cinert cvel cacc cfrc_int cfrc_ext subtree_com xfrc_applied",
     "geom": "geom_xpos geom_xmat",
     "site": "site_xpos site_xmat",
@@ -25,7 +24,7 @@ FIELDS = {
 """Fields of MjData that a task can read, by the kind of object whose name selects columns."""
 PREFIXES = {
     "body_": "body", "jnt_": "joint", "dof_": "joint", "geom_": "geom", "site_": "site", "cam_": "camera",
-    "ten_": "tendon", "tendon_": "tendon", "actuator_": "actuator", "sensor_": "sensor",
+    "ten_": "tendon", "tendon_": "tendon", "actuator_": "actuator",
 }  # fmt: skip
 """What fields of MjModel that a task can read begin with, and the kind of object."""
 STATE = ("qpos", "qvel", "act", "ctrl", "userdata", "qfrc_applied", "xfrc_applied")
@@ -33,6 +32,8 @@ STATE = ("qpos", "qvel", "act", "ctrl", "userdata", "qfrc_applied", "xfrc_applie
 _KINDS = {name: kind for kind, names in FIELDS.items() for name in names.split()}
 _FORCES = {"cacc", "cfrc_int", "cfrc_ext"}
 """Fields that `mj_step` does not compute."""
+_FATAL = [int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{of}")) for of in ("QPOS", "QVEL", "QACC", "CTRL")]
+"""Warnings after which MuJoCo has replaced the state or the control by another one."""
 
 
 class Part:
@@ -43,17 +44,18 @@ class Part:
     otherwise [n, …].
     """
 
-    def __init__(self, owner: Any, name: str) -> None:
-        """Create the part. owner: the MjData or MjModel of any of the simulations."""
-        self._owner, self._name = owner, name
-        self._named: dict[str, np.ndarray] = {}
+    def __init__(self, owner: Any, name: str, rows: np.ndarray) -> None:
+        """Create the part.
 
-    def connect(self, rows: np.ndarray) -> None:
-        """Set the memory of the part, [n, size]."""
-        self._rows = rows
-        self._rows.flags.writeable = False
-        self._array = rows.reshape(len(rows), *getattr(self._owner, self._name).shape)
-        self._named.clear()
+        Args:
+            owner: the MjData or MjModel of any of the simulations.
+            name: of the field.
+            rows: its memory, [n, size].
+        """
+        rows.flags.writeable = False
+        self._owner, self._name, self._rows = owner, name, rows
+        self._array = rows.reshape(len(rows), *getattr(owner, name).shape)
+        self._named: dict[str, np.ndarray] = {}
 
     def __getitem__(self, key: Any) -> np.ndarray:
         if not isinstance(key, str):
@@ -88,27 +90,19 @@ class Fields:
         dt: seconds of a step.
     """
 
-    def __init__(
-        self,
-        task: Any,
-        model: mujoco.MjModel,
-        models: Sequence[mujoco.MjModel],
-        data: Sequence[mujoco.MjData],
-        only: Sequence[str] = tuple(_KINDS),
-        rule: str = "sim has",
-    ) -> None:
+    def __init__(self, task: Any, model: Any, models: list[Any], data: list[Any], only: Sequence[str], of: str) -> None:
         """Create the fields.
 
         Args:
             task: the `MujocoTask`.
             model, models, data: see the attributes.
             only: names of the fields of MjData that can be read.
-            rule: beginning of the sentence about other fields, which their names follow.
+            of: what has no other fields, in an error message.
         """
-        self.task, self.model, self.models, self.data = task, model, list(models), list(data)
+        self.task, self.model, self.models, self.data = task, model, models, data
         self.dt = model.opt.timestep * task.frame_skip
-        self._only, self._rule = only, rule
-        self._parts: dict[str, Part] = {}
+        self._only, self._of = only, of
+        self._names: list[str] = []
         self._rows = np.zeros((len(data), 0))
         self._carried = 0  # width of the fields in `before`, which are the first columns
         self._connect()
@@ -116,38 +110,26 @@ class Fields:
     def __len__(self) -> int:
         return len(self.data)
 
-    @property
-    def time(self) -> np.ndarray:
-        """Seconds since the reset, [n]."""
-        return np.array([data.time for data in self.data])
-
-    def __getattr__(self, name: str) -> Part:
+    def __getattr__(self, name: str) -> Any:
         """Add a field, and return it. Called only if there is no such attribute."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        self._check(name)
-        self._parts[name] = part = Part(self.data[0] if name in _KINDS else self.model, name)
+        of_model = name.startswith(tuple(PREFIXES)) and name not in _KINDS and hasattr(self.model, name)
+        if not of_model and name not in self._only:
+            hint = nearest(name, self._only) or f"; it has {', '.join(self._only) or 'none'}"
+            raise AttributeError(f"{self._of} has no field {name}{hint}")
+        self._names.append(name)
         self._connect()
-        self.__dict__[name] = part
-        return part
-
-    def _check(self, name: str) -> None:
-        """Raise AttributeError if there is no such field."""
-        value = getattr(self.model, name, None) if name.startswith(tuple(PREFIXES)) and name not in _KINDS else None
-        if name not in self._only and not (isinstance(value, np.ndarray) and value.dtype == np.float64):
-            raise AttributeError(f"{self._rule} no {name}{nearest(name, self._only)}, but {', '.join(self._only)}")
+        return vars(self)[name]
 
     def _connect(self) -> None:
         """Make new memory for the fields, and copy them. The simulations or the fields have changed."""
-        owners = [(name, self.data if name in _KINDS else self.models) for name in self._parts]
+        owners = [(name, self.data if name in _KINDS else self.models) for name in self._names]
         self._views = [getattr(many[i], name).reshape(-1) for i in range(len(self)) for name, many in owners]
-        ends = np.cumsum([view.size for view in self._views[: len(owners)]], dtype=np.int64)
-        carried = self._rows[:, : self._carried]
-        self._rows = np.zeros((len(self), ends[-1] if owners else 0))
+        ends = np.cumsum([0, *(view.size for view in self._views[: len(owners)])])
+        carried, self._rows = self._rows[:, : self._carried], np.zeros((len(self), ends[-1]))
         self.refresh()
         self._rows[:, : carried.shape[1]] = carried
-        for part, rows in zip(self._parts.values(), np.split(self._rows, ends[:-1], axis=1), strict=bool(owners)):
-            part.connect(rows)
+        for (name, many), begin, end in zip(owners, ends[:-1], ends[1:], strict=True):
+            vars(self)[name] = Part(many[0], name, self._rows[:, begin:end])
 
     def refresh(self) -> None:
         """Copy all fields from the simulations."""
@@ -163,39 +145,42 @@ class Simulations(Fields):
         state: the fields of the state, for `control`: no others are restored with a simulation.
     """
 
-    def __init__(self, task: Any, model: Any, models: Sequence[Any], data: Sequence[Any]) -> None:
-        super().__init__(task, model, models, data)
-        self.before = Fields(task, model, models, data, task.before, "the task's `before` has")
-        self.state = Fields(task, model, models, data, STATE, "control reads the state, which has")
+    def __init__(self, task: Any, model: Any, models: list[Any], data: list[Any]) -> None:
+        """Create the simulations. For the arguments, see `Fields`."""
+        super().__init__(task, model, models, data, tuple(_KINDS), "sim")
+        self.before = Fields(task, model, models, data, task.before, "`before` of the task")
+        self.state = Fields(task, model, models, data, STATE, "the state, which control reads,")
         for name in task.before:
             getattr(self, name)
             getattr(self.before, name)
         self._carried = self._rows.shape[1]
-        self._stepped = False
-        self._reconnect()
 
-    def __getattr__(self, name: str) -> Part:
-        if name in _FORCES and self._stepped:  # the step that needs it first has not computed it
+    def __getattr__(self, name: str) -> Any:
+        if name in _FORCES:  # the step that needs it first has not computed it
             self._compute_forces()
         return super().__getattr__(name)
 
+    def single(self, i: int) -> Simulations:
+        """Return one simulation alone, after its step."""
+        one = Simulations(self.task, self.model, [self.models[i]], [self.data[i]])
+        one.before._rows[:] = self.before._rows[i]
+        return one
+
     def replace(self, i: int, model: Any, data: Any) -> None:
         """Replace a simulation."""
+        self.models[i], self.data[i] = model, data
         for fields in (self, self.before, self.state):
-            fields.models[i], fields.data[i] = model, data
             fields._connect()
-        self._reconnect()
 
-    def _reconnect(self) -> None:
-        self._stepped_with = [(m, d, d.ctrl) for m, d in zip(self.models, self.data, strict=True)]
-        # After these, MuJoCo has replaced the state or the control by another one.
-        self._fatal = [int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{of}")) for of in ("QPOS", "QVEL", "QACC", "CTRL")]
-        self._warnings = [data.warning.number[self._fatal[0] : self._fatal[-1] + 1] for data in self.data]
-        self._counts = np.zeros((len(self), len(self._fatal)), np.int32)
+    def _connect(self) -> None:
+        super()._connect()
+        self._controlled = [(m, d, d.ctrl) for m, d in zip(self.models, self.data, strict=True)]
+        self._warnings = [data.warning.number[_FATAL[0] : _FATAL[-1] + 1] for data in self.data]
+        self._counts = np.zeros((len(self), len(_FATAL)), np.int32)
 
     def load(self, i: int) -> None:
         """Copy the fields of one simulation, after its reset."""
-        if size := len(self._parts):
+        if size := len(self._names):
             np.concatenate(self._views[i * size : (i + 1) * size], out=self._rows[i])
             self.before._rows[i] = self._rows[i, : self._carried]
 
@@ -209,48 +194,45 @@ class Simulations(Fields):
 
         actions: a batch of n actions.
         """
-        self.before._rows[:] = self._rows[:, : self._carried]
+        if self._carried:
+            self.before._rows[:] = self._rows[:, : self._carried]
         controls = self.controls(actions)
         failures: dict[int, Exception] = {}
-        steps = self.task.frame_skip
-        for i, ((model, data, control), values) in enumerate(zip(self._stepped_with, controls, strict=True)):
+        step, steps = mujoco.mj_step, self.task.frame_skip
+        for i, (model, data, control) in enumerate(self._controlled):
             if i in idle:
                 continue
-            control[:] = values
+            control[:] = controls[i]
             try:
-                mujoco.mj_step(model, data, steps)
+                step(model, data, steps)
             except Exception as error:
                 failures[i] = error
-        if _FORCES & self._parts.keys():
+        if not _FORCES.isdisjoint(self._names):
             self._compute_forces()
-        self._stepped = True
         self.refresh()
         return failures
 
     def _compute_forces(self) -> None:
-        for model, data, _ in self._stepped_with:
-            mujoco.mj_rnePostConstraint(model, data)
+        for model, data, _ in self._controlled:
+            if data.time > 0:  # as in Gymnasium, they are 0 after a reset
+                mujoco.mj_rnePostConstraint(model, data)
 
     def unstable(self) -> dict[int, Exception]:
         """Return an error for each simulation that MuJoCo has reset, because its numbers were invalid."""
         np.concatenate(self._warnings, out=self._counts.reshape(-1))
         if not self._counts.any():
             return {}
-        failures: dict[int, Exception] = {}
-        for i in np.flatnonzero(self._counts.any(axis=1)).tolist():
-            kind = self._fatal[int(np.argmax(self._counts[i]))]
-            failures[i] = RuntimeError(mujoco.mju_warningText(kind, self.data[i].warning.lastinfo[kind]))
-        return failures
+        found = [(i, _FATAL[k], self.data[i].warning.lastinfo) for i, k in np.argwhere(self._counts).tolist()]
+        return {i: RuntimeError(mujoco.mju_warningText(kind, info[kind])) for i, kind, info in found}
 
     def outcome(self, actions: Any) -> tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]:
         """Return rewards float64 [n], terminations bool [n], and the numbers for `info`, [n] each."""
         returned = self.task.reward(self, actions)
-        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
             raise ValueError("reward must return (rewards [n], info), where info is a dict of arrays [n]")
-        rewards, terminated = returned[0], self.task.terminated(self)
         shape = (len(self),)
-        info = {name: checked(f"info[{name!r}] of reward", value, shape) for name, value in returned[1].items()}
-        return checked("reward", rewards, shape), checked("terminated", terminated, shape), info
+        terminated = checked("terminated", self.task.terminated(self), shape)
+        return checked("reward", returned[0], shape), terminated, returned[1]
 
     def get_state(self, i: int) -> np.ndarray:
         """Return everything that the next step of a simulation depends on, float64."""

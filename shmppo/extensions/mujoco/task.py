@@ -6,7 +6,8 @@ import copy
 import hashlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,23 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
+from shmppo.config.checks import require
 from shmppo.envs.wrappers import batch_actions
 from shmppo.errors import ConfigError
 from shmppo.extensions.mujoco.simulations import Fields, Simulations, checked
-from shmppo.utils.user_code import FAILURES, reraise_ctrl_c
 
-SHARED: dict[Path, Any] | None = None
-"""Models that simulations which are made now share, by file. None: each has its own."""
+_shared: dict[Any, Any] | None = None
+
+
+@contextmanager
+def shared_models(models: dict[Any, Any]) -> Iterator[None]:
+    """Let tasks that are made meanwhile share models of the same file or MjSpec. models: those that are known."""
+    global _shared
+    _shared = models
+    try:
+        yield
+    finally:
+        _shared = None
 
 
 class MujocoTask(ABC):
@@ -89,86 +100,57 @@ class MujocoTask(ABC):
         env = TaskEnv(self, render_mode)
         return gymnasium.wrappers.TimeLimit(env, self.max_episode_steps) if self.max_episode_steps else env
 
-    @property
-    def is_randomized(self) -> bool:
-        """Whether the class has `randomize`."""
-        return type(self).randomize is not MujocoTask.randomize
+
+def simulations_together(envs: Sequence[gymnasium.Env]) -> Simulations:
+    """Return the simulations of several `TaskEnv`s, with their wrappers, as n simulations of the first one's task.
+
+    Raises:
+        ConfigError: if their models have different sizes.
+    """
+    bases: list[Any] = [env.unwrapped for env in envs]
+    models = [base.model for base in bases]
+    for name in ("nq", "nv", "na", "nu", "nbody", "ngeom", "nsite", "nsensordata", "nuserdata"):
+        equal = len({getattr(model, name) for model in models}) == 1
+        require(equal, f"{type(bases[0].task).__name__} has models with different {name}; give all the same sizes")
+    return Simulations(bases[0].task, bases[0].nominal, models, [base.data for base in bases])
 
 
 def compiled_model(task: MujocoTask) -> mujoco.MjModel:
     """Return the model of a task. Raises ConfigError if it has none, or if it does not compile."""
-
-    name = type(task).__name__
-    model = getattr(task, "model", None)
-    if isinstance(model, mujoco.MjModel):
-        return model
-    if isinstance(model, mujoco.MjSpec):
-        return _compile(model.compile, name)
-    if not isinstance(model, (str, Path)):
-        raise ConfigError(
-            f"{name}.model is {model!r:.80}; set it to the path of an MJCF file, an MjSpec, or an MjModel"
+    where = f"{type(task).__name__}.model"
+    source: Any = getattr(task, "model", None)
+    if isinstance(source, mujoco.MjModel):
+        return source
+    if isinstance(source, (str, Path)):
+        owner = next(one for one in (task, *type(task).__mro__) if "model" in vars(one))
+        folder = Path(getattr(sys.modules[owner.__module__], "__file__", None) or ".").parent
+        source = folder / Path(source).expanduser()
+        require(
+            source.is_file(), f"{where}: there is no file {source}; name an MJCF file relative to that of the class"
         )
-    owner = next((kind for kind in type(task).__mro__ if "model" in vars(kind)), type(task))
-    path = Path(getattr(sys.modules[owner.__module__], "__file__", None) or ".").parent / Path(model).expanduser()
-    if not path.is_file():
-        raise ConfigError(
-            f"{name}.model: there is no file {path}; name an MJCF file, relative to the file of the class"
-        )
-    if SHARED is not None and path in SHARED:
-        return SHARED[path]
-    made = _compile(lambda: mujoco.MjModel.from_xml_path(str(path)), f"{name}.model {path}")
-    if SHARED is not None:
-        SHARED[path] = made
-    return made
-
-
-def _compile(compile_: Any, where: str) -> mujoco.MjModel:
-    try:
-        return compile_()
-    except FAILURES as error:
-        reraise_ctrl_c(error)
-        raise ConfigError(f"{where} does not compile: {' '.join(str(error).split())}") from error
+    is_file = isinstance(source, Path)
+    known = is_file or isinstance(source, mujoco.MjSpec)
+    require(known, f"{where} is {source!r}; set it to the path of an MJCF file, an MjSpec, or an MjModel")
+    models = {} if _shared is None else _shared
+    if source not in models:
+        try:
+            models[source] = mujoco.MjModel.from_xml_path(str(source)) if is_file else source.compile()
+        except Exception as error:
+            raise ConfigError(f"{where} {source} does not compile: {' '.join(str(error).split())}") from error
+    return models[source]
 
 
 IMAGE_SIZE = 480
-_RENDER_MODES = ["human", "rgb_array", "depth_array", "rgbd_tuple"]
 _UNCHANGED = ("_", "mesh_", "tex_", "skin_", "bvh_", "oct_", "name")
 """Fields of MjModel that begin like this are not restored."""
 _INTEGERS = ("contype", "conaffinity", "condim", "priority", "limited", "group", "active", "active0", "matid")
 """Endings of the integer fields of MjModel that do not describe its structure."""
 
 
-class RandomizedModel:
-    """A copy of a model that a task changes for each episode.
-
-    Attributes:
-        model: the copy.
-    """
-
-    def __init__(self, nominal: mujoco.MjModel) -> None:
-        self.model = copy.copy(nominal)
-        names = [name for name in dir(nominal) if not name.startswith(_UNCHANGED)]
-        arrays = {name: value for name in names if isinstance(value := getattr(nominal, name), np.ndarray)}
-        self._arrays = {name: (getattr(self.model, name), value) for name, value in arrays.items() if value.size}
-        self._options = {name: getattr(nominal.opt, name) for name in dir(nominal.opt) if not name.startswith("_")}
-        self._structure = [
-            (name, own, nominal.tobytes())
-            for name, (own, nominal) in self._arrays.items()
-            if own.dtype.kind in "iu" and not name.endswith(_INTEGERS)
-        ]
-
-    def restore(self) -> None:
-        """Undo all changes, except those of meshes, skins, and textures."""
-        for own, nominal in self._arrays.values():
-            own[...] = nominal
-        for name, value in self._options.items():
-            setattr(self.model.opt, name, value)
-
-    def check(self) -> None:
-        """Raise ValueError if an integer has changed that describes the structure of the model."""
-        for name, own, nominal in self._structure:
-            if own.tobytes() != nominal:
-                raise ValueError(f"randomize has changed {name}, which is part of the model's structure")
+def _arrays(model: mujoco.MjModel) -> dict[str, np.ndarray]:
+    """Return the fields of a model that can be randomized, by name."""
+    named = {name: getattr(model, name) for name in dir(model) if not name.startswith(_UNCHANGED)}
+    return {name: value for name, value in named.items() if isinstance(value, np.ndarray) and value.size}
 
 
 class TaskEnv(gymnasium.Env):
@@ -178,7 +160,6 @@ class TaskEnv(gymnasium.Env):
         task: the task.
         nominal: the model without changes of `randomize`.
         model, data: the simulation.
-        content: what identifies the model, for the fingerprint of a run.
     """
 
     def __init__(self, task: MujocoTask, render_mode: str | None = None) -> None:
@@ -189,33 +170,52 @@ class TaskEnv(gymnasium.Env):
         """
         self.task, self.render_mode = task, render_mode
         self.nominal = compiled_model(task)
-        self._copy = RandomizedModel(self.nominal) if task.is_randomized else None
-        self.model = self._copy.model if self._copy is not None else self.nominal
+        self._is_randomized = type(task).randomize is not MujocoTask.randomize
+        self.model = copy.copy(self.nominal) if self._is_randomized else self.nominal
+        self._arrays = _arrays(self.model), _arrays(self.nominal)
         self.data = mujoco.MjData(self.model)
         mujoco.mj_forward(self.model, self.data)  # so that `observe` gets numbers
         self._sim = Simulations(task, self.nominal, [self.model], [self.data])
-        self.metadata = {"render_modes": _RENDER_MODES, "render_fps": max(1, round(1 / self._sim.dt))}
+        self.metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}
+        self.metadata["render_fps"] = max(1, round(1 / self._sim.dt))
         self._renderer: Any = None
         self.action_space = task.action_space or _control_space(task, self.nominal)
         self.observation_space = task.observation_space or _space_of(task.observe(self._sim))
+
+    @property
+    def content_sha256(self) -> str:
+        """Digest of the compiled model without changes of `randomize`, for the fingerprint of a run."""
         saved = np.zeros(mujoco.mj_sizeModel(self.nominal), np.uint8)
         mujoco.mj_saveModel(self.nominal, None, saved)
-        self.content = {"model": hashlib.sha256(saved.data).hexdigest()}
+        return hashlib.sha256(saved.data).hexdigest()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see `gymnasium.Env.reset`."""
         super().reset(seed=seed)
-        if self._copy is not None:
-            self._copy.restore()
-            self.task.randomize(self.model, self.np_random, options or {})
-            self._copy.check()
-            mujoco.mj_setConst(self.model, self.data)
+        if self._is_randomized:
+            self._randomize(options or {})
         mujoco.mj_resetData(self.model, self.data)
         self.task.reset(self._sim, 0, self.np_random, options or {})
         mujoco.mj_forward(self.model, self.data)
         self._sim.load(0)
-        self._render_for_human()
-        return self._observation(), {}
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(self.observation_space, self.task.observe(self._sim)), {}
+
+    def _randomize(self, options: Mapping[str, Any]) -> None:
+        """Undo what `randomize` has changed for the last episode, and let it change the model again."""
+        pairs = [(name, own, self._arrays[1][name]) for name, own in self._arrays[0].items()]
+        for _, own, nominal in pairs:
+            own[...] = nominal
+        for name in dir(self.nominal.opt):
+            if not name.startswith("_"):
+                setattr(self.model.opt, name, getattr(self.nominal.opt, name))
+        self.task.randomize(self.model, self.np_random, options)
+        for name, own, nominal in pairs:
+            fixed = own.dtype.kind != "f" and not name.endswith(_INTEGERS)
+            if fixed and own.tobytes() != nominal.tobytes():
+                raise ValueError(f"randomize has changed {name}, which is part of the model's structure")
+        mujoco.mj_setConst(self.model, self.data)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the simulation; see `gymnasium.Env.step`.
@@ -227,12 +227,19 @@ class TaskEnv(gymnasium.Env):
         for error in (self._sim.step(actions) or self._sim.unstable()).values():
             raise error
         rewards, terminated, info = self._sim.outcome(actions)
-        self._render_for_human()
-        numbers = {name: values[0] for name, values in info.items()}
-        return self._observation(), float(rewards[0]), bool(terminated[0]), False, numbers
+        if self.render_mode == "human":
+            self.render()
+        numbers = {name: checked(f"info[{name!r}] of reward", values, (1,))[0] for name, values in info.items()}
+        observation = self._observation(self.observation_space, self.task.observe(self._sim))
+        return observation, float(rewards[0]), bool(terminated[0]), False, numbers
 
-    def _observation(self) -> Any:
-        return rows(self.task.observe(self._sim), self.observation_space, 1, 0)
+    def _observation(self, space: gymnasium.Space[Any], batch: Any) -> Any:
+        """Return the only row of a batch of observations. Raises ValueError if it does not fit the space."""
+        if isinstance(space, spaces.Dict):
+            if not isinstance(batch, dict) or batch.keys() != space.keys():
+                raise ValueError(f"observe must return a dict with {', '.join(space.keys())}")
+            return {name: self._observation(part, batch[name]) for name, part in space.items()}
+        return checked("observe", batch, (1, *(space.shape or ())))[0].astype(space.dtype)
 
     def get_state(self) -> np.ndarray:
         """Return the state of the simulation, for a snapshot."""
@@ -247,17 +254,9 @@ class TaskEnv(gymnasium.Env):
         from gymnasium.envs.mujoco.mujoco_rendering import MujocoRenderer
 
         if self._renderer is None:
-            width, height = (
-                min(IMAGE_SIZE, size) for size in (self.model.vis.global_.offwidth, self.model.vis.global_.offheight)
-            )
-            self._renderer = MujocoRenderer(
-                self.model, self.data, width=width, height=height, camera_name=self.task.camera
-            )
+            size = min(IMAGE_SIZE, self.model.vis.global_.offwidth, self.model.vis.global_.offheight)
+            self._renderer = MujocoRenderer(self.model, self.data, None, size, size, camera_name=self.task.camera)
         return self._renderer.render(self.render_mode)
-
-    def _render_for_human(self) -> None:
-        if self.render_mode == "human":
-            self.render()
 
     def close(self) -> None:
         """Close the window."""
@@ -268,10 +267,8 @@ class TaskEnv(gymnasium.Env):
 def _control_space(task: MujocoTask, model: mujoco.MjModel) -> spaces.Box:
     """Return the space of the controls. Raises ConfigError if one has no limits."""
     for i in np.flatnonzero(model.actuator_ctrllimited == 0).tolist():
-        raise ConfigError(
-            f"{type(task).__name__}: actuator {model.actuator(i).name or i} has no ctrlrange; add it to the model, or "
-            "set action_space"
-        )
+        name = f"{type(task).__name__}: actuator {model.actuator(i).name or i}"
+        raise ConfigError(f"{name} has no ctrlrange; add it to the model, or set action_space")
     low, high = model.actuator_ctrlrange.astype(np.float32).T
     return spaces.Box(low, high, dtype=np.float32)
 
@@ -280,19 +277,4 @@ def _space_of(observation: Any) -> gymnasium.Space[Any]:
     """Return the space of a batch of observations: unbounded Boxes."""
     if isinstance(observation, dict):
         return spaces.Dict({name: _space_of(part) for name, part in observation.items()})
-    array = np.asarray(observation)
-    dtype = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
-    return spaces.Box(-np.inf, np.inf, array.shape[1:], dtype.type)
-
-
-def rows(observation: Any, space: gymnasium.Space[Any], count: int, i: Any) -> Any:
-    """Return row i of a batch of `count` observations, in the types of their space.
-
-    Raises:
-        ValueError: if a part is missing or has another shape.
-    """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(observation, dict) or observation.keys() != space.keys():
-            raise ValueError(f"observe must return a dict with {', '.join(space.keys())}")
-        return {name: rows(observation[name], part, count, i) for name, part in space.items()}
-    return checked("observe", observation, (count, *(space.shape or ())))[i].astype(space.dtype)
+    return spaces.Box(-np.inf, np.inf, np.shape(observation)[1:], np.float64)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,7 @@ import numpy as np
 
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import EnvSpec
@@ -26,9 +28,9 @@ from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.envs.wrappers import batch_actions
 from shmppo.errors import EnvError
 from shmppo.extensions.mujoco.simulations import Simulations, checked
-from shmppo.extensions.mujoco.task import TaskEnv
+from shmppo.extensions.mujoco.task import TaskEnv, shared_models
 from shmppo.extensions.mujoco.tasks import simulations_of, time_limit
-from shmppo.utils.user_code import FAILURES
+from shmppo.utils.user_code import FAILURES, as_config_error
 
 
 def simulation_snapshot(env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
@@ -66,7 +68,9 @@ class MujocoVectorEnv(SyncVectorEnv):
     handle_type = MujocoHandle
 
     def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
-        super().__init__(config, task, low, high, render_mode)
+        self._models: dict[Any, Any] = {}
+        with shared_models(self._models):
+            super().__init__(config, task, low, high, render_mode)
         envs = [handle.env for handle in self.handles]
         self._sim, self._time_limit = simulations_of(envs), time_limit(envs[0])
         self._is_own = isinstance(envs[0].unwrapped, TaskEnv)
@@ -89,8 +93,9 @@ class MujocoVectorEnv(SyncVectorEnv):
         if idle:
             other = next(action for action in actions if action is not None)
             actions = [other if action is None else action for action in actions]
-        if self._skip_failed:
-            self._remember(actions, idle)
+        for i, action in enumerate(actions) if self._skip_failed else ():
+            if i not in idle and (taken := self._begun[i][1]) is not None:
+                taken.append(action)  # a failed episode is repeated
         batch = batch_actions(self.action_space, actions)
         try:
             raised = self._sim.step(batch, idle)
@@ -108,12 +113,6 @@ class MujocoVectorEnv(SyncVectorEnv):
         self._rewards[:] = rewards
         self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
         return {i: self._raised(i, "step", error) for i, error in raised.items()}
-
-    def _remember(self, actions: list[Any], idle: Sequence[int]) -> None:
-        """Add to the actions of the episodes, so that a failed one can be repeated."""
-        for i, action in enumerate(actions):
-            if i not in idle and (taken := self._begun[i][1]) is not None:
-                taken.append(action)
 
     def _store(self, observation: Any) -> None:
         """Store a batch of observations. Raises ValueError if a part is missing or has another shape."""
@@ -138,6 +137,55 @@ class MujocoVectorEnv(SyncVectorEnv):
         return result
 
     def _remake(self, i: int) -> None:
-        super()._remake(i)
+        with shared_models(self._models):
+            super()._remake(i)
         env: Any = self.handles[i].env.unwrapped
         self._sim.replace(i, env.model, env.data)
+
+
+CHECKED_STEPS, MAX_WIDTH = 32, 16
+
+
+def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
+    """Return why a task is stepped one by one: a function gives other bits for several simulations. None: none does.
+
+    Args:
+        config: the configuration of the run.
+        env: an environment that `reason_for_gymnasium` accepts.
+
+    Raises:
+        ConfigError: if a function raises for several simulations, or returns another shape.
+    """
+    count, space = min(max(config.num_envs, 2), MAX_WIDTH), env.action_space
+    if not isinstance(env.unwrapped, TaskEnv):
+        return None
+    space.seed(0)
+    with ExitStack() as stack, shared_models({}):
+        envs = [stack.enter_context(closing(make_environment(config))) for _ in range(count)]
+        wide = simulations_of(envs)
+        where = f"--env {config.env_id}, for {count} simulations at once,"
+        stack.enter_context(as_config_error(where, "; return a row for each of them"))
+        for k, one in enumerate(envs):
+            one.reset(seed=k)
+        for _ in range(CHECKED_STEPS):
+            samples = [space.sample() for _ in envs]
+            wide.step(batch_actions(space, samples))
+            if wide.unstable():
+                break
+            together = _computed(wide, batch_actions(space, samples))
+            for k in {0, count // 2, count - 1}:
+                alone = _computed(wide.single(k), batch_actions(space, samples[k : k + 1]))
+                for (name, row), (_, of_one) in zip(together, alone, strict=True):
+                    if row[k].tobytes() != of_one[0].tobytes():
+                        return f"{name} gives other bits for several simulations than for one, as matrix products do"
+    return None
+
+
+def _computed(sim: Simulations, actions: Any) -> list[tuple[str, np.ndarray]]:
+    """Return arrays that the functions of a task compute, each with the name of its function."""
+    rewards, terminated, info = sim.outcome(actions)
+    observed = sim.task.observe(sim)
+    parts = list(observed.values()) if isinstance(observed, dict) else [observed]
+    named = [("reward", [rewards, *info.values()]), ("terminated", [terminated]), ("observe", parts)]
+    named.append(("control", [sim.controls(actions)]))
+    return [(name, np.asarray(array)) for name, arrays in named for array in arrays]
