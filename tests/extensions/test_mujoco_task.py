@@ -25,6 +25,7 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.extensions.mujoco.vector_env import MujocoVectorEnv
 from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint_file import load_checkpoint
+from shmppo.tools.export_policy import export_policy
 
 SMALL = TrainConfig(
     env="mujoco_tasks:RandomArm", num_envs=6, rollout_steps=32, minibatches=2, seq_len=8, hidden_size=8,
@@ -281,6 +282,8 @@ def test_a_run_refuses_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     train(dataclasses.replace(config, stop_at_iteration=2))
     state = load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert len(state["fingerprint"]["content_sha256"]) == 64
+    exported = export_policy(tmp_path / "run")
+    assert state["fingerprint"]["content_sha256"] in load_checkpoint(exported / "checkpoint.pt")["spaces"]
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     path.write_text(mujoco_tasks.ARM.replace('damping="0.1"', 'damping="0.2"'))
     with pytest.raises(ConfigError, match="the model of --env mujoco_tasks:RandomArm differs from that of the run"):

@@ -160,6 +160,7 @@ class TaskEnv(gymnasium.Env):
         task: the task.
         nominal: the model without changes of `randomize`.
         model, data: the simulation.
+        has_derived_spaces: whether the task has set no space itself.
     """
 
     def __init__(self, task: MujocoTask, render_mode: str | None = None) -> None:
@@ -179,6 +180,7 @@ class TaskEnv(gymnasium.Env):
         self.metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}
         self.metadata["render_fps"] = max(1, round(1 / self._sim.dt))
         self._renderer: Any = None
+        self.has_derived_spaces = task.action_space is None and task.observation_space is None
         self.action_space = task.action_space or _control_space(task, self.nominal)
         self.observation_space = task.observation_space or _space_of(task.observe(self._sim))
 

@@ -53,6 +53,11 @@ class MujocoHandle(GymnasiumHandle):
     simulations: Simulations
     row: int
 
+    def make(self) -> None:
+        super().make()
+        if isinstance(base := self.env.unwrapped, TaskEnv) and base.has_derived_spaces:
+            self._spaces = []  # the task does not know them, so it cannot draw from them
+
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if len(snapshot):
             snapshot.view(np.float64)[:] = self.simulations.get_state(self.row)
@@ -106,7 +111,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         except FAILURES as error:
             first, last = self.handles[0].index, self.handles[-1].index
             raise self._raised(0, f"the task, with environments {first} … {last},", error) from error
-        truncated[:] = self.lengths + 1 == self._time_limit
+        np.equal(self.lengths, self._time_limit - 1, out=truncated)
         self._stepped.fill(1)
         if idle:
             rewards[idle] = terminated[idle] = truncated[idle] = self._stepped[idle] = 0
