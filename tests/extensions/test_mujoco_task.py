@@ -147,7 +147,7 @@ def test_a_randomize_that_changes_nothing_gives_the_same_bits() -> None:
 def test_fields_and_their_named_parts() -> None:
     env = mujoco_tasks.RandomArm().as_gymnasium()
     env.reset(seed=3)
-    sim, data = env.unwrapped._sim, env.unwrapped.data
+    sim, data = env.unwrapped.sim, env.unwrapped.data
     before = data.site_xpos.copy()
     env.step(np.array([1.0, -1.0], np.float32))
     assert sim.qpos["knee"].tolist() == [data.qpos[1]]
@@ -253,7 +253,7 @@ MISTAKES = {
     __file__: "does not compile: XML",
     "None": "Broken.model is None; set it to the path of an MJCF file",
     "range": "Broken: actuator 0 has no ctrlrange; add it to the model, or set action_space",
-    "sizes": "Broken has models with different nsite; give all the same sizes",
+    "sizes": "has another model each time that it is made; change models in `randomize`",
     "name": "Invalid name 'hipp'. Valid names: ..hip., .knee.",
     "field": r"sim has no field qposs \(did you mean qpos",
     "part": "observe must return a dict with hidden, seen",

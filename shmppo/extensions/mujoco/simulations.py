@@ -160,11 +160,11 @@ class Simulations(Fields):
             self._compute_forces()
         return super().__getattr__(name)
 
-    def single(self, i: int) -> Simulations:
-        """Return one simulation alone, after its step."""
-        one = Simulations(self.task, self.model, [self.models[i]], [self.data[i]])
-        one.before._rows[:] = self.before._rows[i]
-        return one
+    def repeated(self, count: int) -> Simulations:
+        """Return the first simulation `count` times, after its step."""
+        copies = Simulations(self.task, self.model, self.models[:1] * count, self.data[:1] * count)
+        copies.before._rows[:] = self.before._rows[0]
+        return copies
 
     def replace(self, i: int, model: Any, data: Any) -> None:
         """Replace a simulation."""
