@@ -25,6 +25,7 @@ from shmppo.errors import ConfigError, EnvError
 from shmppo.extensions.mujoco.vector_env import MujocoVectorEnv
 from shmppo.runs.launch import resume, train
 from shmppo.storage.checkpoint_file import load_checkpoint
+from shmppo.tools.export_policy import export_policy
 
 SMALL = TrainConfig(
     env="mujoco_tasks:RandomArm", num_envs=6, rollout_steps=32, minibatches=2, seq_len=8, hidden_size=8,
@@ -146,7 +147,7 @@ def test_a_randomize_that_changes_nothing_gives_the_same_bits() -> None:
 def test_fields_and_their_named_parts() -> None:
     env = mujoco_tasks.RandomArm().as_gymnasium()
     env.reset(seed=3)
-    sim, data = env.unwrapped._sim, env.unwrapped.data
+    sim, data = env.unwrapped.sim, env.unwrapped.data
     before = data.site_xpos.copy()
     env.step(np.array([1.0, -1.0], np.float32))
     assert sim.qpos["knee"].tolist() == [data.qpos[1]]
@@ -252,7 +253,7 @@ MISTAKES = {
     __file__: "does not compile: XML",
     "None": "Broken.model is None; set it to the path of an MJCF file",
     "range": "Broken: actuator 0 has no ctrlrange; add it to the model, or set action_space",
-    "sizes": "Broken has models with different nsite; give all the same sizes",
+    "sizes": "has another model each time that it is made; change models in `randomize`",
     "name": "Invalid name 'hipp'. Valid names: ..hip., .knee.",
     "field": r"sim has no field qposs \(did you mean qpos",
     "part": "observe must return a dict with hidden, seen",
@@ -281,6 +282,8 @@ def test_a_run_refuses_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     train(dataclasses.replace(config, stop_at_iteration=2))
     state = load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert len(state["fingerprint"]["content_sha256"]) == 64
+    exported = export_policy(tmp_path / "run")
+    assert state["fingerprint"]["content_sha256"] in load_checkpoint(exported / "checkpoint.pt")["spaces"]
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     path.write_text(mujoco_tasks.ARM.replace('damping="0.1"', 'damping="0.2"'))
     with pytest.raises(ConfigError, match="the model of --env mujoco_tasks:RandomArm differs from that of the run"):

@@ -160,11 +160,11 @@ class Simulations(Fields):
             self._compute_forces()
         return super().__getattr__(name)
 
-    def single(self, i: int) -> Simulations:
-        """Return one simulation alone, after its step."""
-        one = Simulations(self.task, self.model, [self.models[i]], [self.data[i]])
-        one.before._rows[:] = self.before._rows[i]
-        return one
+    def repeated(self, count: int) -> Simulations:
+        """Return the first simulation `count` times, after its step."""
+        copies = Simulations(self.task, self.model, self.models[:1] * count, self.data[:1] * count)
+        copies.before._rows[:] = self.before._rows[0]
+        return copies
 
     def replace(self, i: int, model: Any, data: Any) -> None:
         """Replace a simulation."""
@@ -199,10 +199,10 @@ class Simulations(Fields):
         controls = self.controls(actions)
         failures: dict[int, Exception] = {}
         step, steps = mujoco.mj_step, self.task.frame_skip
-        for i, (model, data, control) in enumerate(self._controlled):
-            if i in idle:
+        for i, (model, data, control), values in zip(range(len(self)), self._controlled, controls, strict=True):
+            if idle and i in idle:
                 continue
-            control[:] = controls[i]
+            control[:] = values
             try:
                 step(model, data, steps)
             except Exception as error:
@@ -220,7 +220,7 @@ class Simulations(Fields):
     def unstable(self) -> dict[int, Exception]:
         """Return an error for each simulation that MuJoCo has reset, because its numbers were invalid."""
         np.concatenate(self._warnings, out=self._counts.reshape(-1))
-        if not self._counts.any():
+        if not np.count_nonzero(self._counts):  # faster than any()
             return {}
         found = [(i, _FATAL[k], self.data[i].warning.lastinfo) for i, k in np.argwhere(self._counts).tolist()]
         return {i: RuntimeError(mujoco.mju_warningText(kind, info[kind])) for i, kind, info in found}

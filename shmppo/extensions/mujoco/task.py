@@ -6,7 +6,7 @@ import copy
 import hashlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ _shared: dict[Any, Any] | None = None
 
 
 @contextmanager
-def shared_models(models: dict[Any, Any]) -> Iterator[None]:
-    """Let tasks that are made meanwhile share models of the same file or MjSpec. models: those that are known."""
+def shared_models() -> Iterator[None]:
+    """Let tasks that are made meanwhile share the models of each file and MjSpec."""
     global _shared
-    _shared = models
+    _shared = {}
     try:
         yield
     finally:
@@ -101,20 +101,6 @@ class MujocoTask(ABC):
         return gymnasium.wrappers.TimeLimit(env, self.max_episode_steps) if self.max_episode_steps else env
 
 
-def simulations_together(envs: Sequence[gymnasium.Env]) -> Simulations:
-    """Return the simulations of several `TaskEnv`s, with their wrappers, as n simulations of the first one's task.
-
-    Raises:
-        ConfigError: if their models have different sizes.
-    """
-    bases: list[Any] = [env.unwrapped for env in envs]
-    models = [base.model for base in bases]
-    for name in ("nq", "nv", "na", "nu", "nbody", "ngeom", "nsite", "nsensordata", "nuserdata"):
-        equal = len({getattr(model, name) for model in models}) == 1
-        require(equal, f"{type(bases[0].task).__name__} has models with different {name}; give all the same sizes")
-    return Simulations(bases[0].task, bases[0].nominal, models, [base.data for base in bases])
-
-
 def compiled_model(task: MujocoTask) -> mujoco.MjModel:
     """Return the model of a task. Raises ConfigError if it has none, or if it does not compile."""
     where = f"{type(task).__name__}.model"
@@ -160,6 +146,8 @@ class TaskEnv(gymnasium.Env):
         task: the task.
         nominal: the model without changes of `randomize`.
         model, data: the simulation.
+        sim: what the functions of the task get.
+        has_derived_spaces: whether the task has set no space itself.
     """
 
     def __init__(self, task: MujocoTask, render_mode: str | None = None) -> None:
@@ -172,15 +160,16 @@ class TaskEnv(gymnasium.Env):
         self.nominal = compiled_model(task)
         self._is_randomized = type(task).randomize is not MujocoTask.randomize
         self.model = copy.copy(self.nominal) if self._is_randomized else self.nominal
-        self._arrays = _arrays(self.model), _arrays(self.nominal)
+        self._fields = [(name, own, getattr(self.nominal, name)) for name, own in _arrays(self.model).items()]
         self.data = mujoco.MjData(self.model)
         mujoco.mj_forward(self.model, self.data)  # so that `observe` gets numbers
-        self._sim = Simulations(task, self.nominal, [self.model], [self.data])
+        self.sim = Simulations(task, self.nominal, [self.model], [self.data])
         self.metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}
-        self.metadata["render_fps"] = max(1, round(1 / self._sim.dt))
+        self.metadata["render_fps"] = max(1, round(1 / self.sim.dt))
         self._renderer: Any = None
+        self.has_derived_spaces = task.action_space is None and task.observation_space is None
         self.action_space = task.action_space or _control_space(task, self.nominal)
-        self.observation_space = task.observation_space or _space_of(task.observe(self._sim))
+        self.observation_space = task.observation_space or _space_of(task.observe(self.sim))
 
     @property
     def content_sha256(self) -> str:
@@ -195,23 +184,22 @@ class TaskEnv(gymnasium.Env):
         if self._is_randomized:
             self._randomize(options or {})
         mujoco.mj_resetData(self.model, self.data)
-        self.task.reset(self._sim, 0, self.np_random, options or {})
+        self.task.reset(self.sim, 0, self.np_random, options or {})
         mujoco.mj_forward(self.model, self.data)
-        self._sim.load(0)
+        self.sim.load(0)
         if self.render_mode == "human":
             self.render()
-        return self._observation(self.observation_space, self.task.observe(self._sim)), {}
+        return self._observation(self.observation_space, self.task.observe(self.sim)), {}
 
     def _randomize(self, options: Mapping[str, Any]) -> None:
         """Undo what `randomize` has changed for the last episode, and let it change the model again."""
-        pairs = [(name, own, self._arrays[1][name]) for name, own in self._arrays[0].items()]
-        for _, own, nominal in pairs:
+        for _, own, nominal in self._fields:
             own[...] = nominal
         for name in dir(self.nominal.opt):
             if not name.startswith("_"):
                 setattr(self.model.opt, name, getattr(self.nominal.opt, name))
         self.task.randomize(self.model, self.np_random, options)
-        for name, own, nominal in pairs:
+        for name, own, nominal in self._fields:
             fixed = own.dtype.kind != "f" and not name.endswith(_INTEGERS)
             if fixed and own.tobytes() != nominal.tobytes():
                 raise ValueError(f"randomize has changed {name}, which is part of the model's structure")
@@ -224,13 +212,13 @@ class TaskEnv(gymnasium.Env):
             RuntimeError: if the simulation is unstable.
         """
         actions = batch_actions(self.action_space, [action])
-        for error in (self._sim.step(actions) or self._sim.unstable()).values():
+        for error in (self.sim.step(actions) or self.sim.unstable()).values():
             raise error
-        rewards, terminated, info = self._sim.outcome(actions)
+        rewards, terminated, info = self.sim.outcome(actions)
         if self.render_mode == "human":
             self.render()
         numbers = {name: checked(f"info[{name!r}] of reward", values, (1,))[0] for name, values in info.items()}
-        observation = self._observation(self.observation_space, self.task.observe(self._sim))
+        observation = self._observation(self.observation_space, self.task.observe(self.sim))
         return observation, float(rewards[0]), bool(terminated[0]), False, numbers
 
     def _observation(self, space: gymnasium.Space[Any], batch: Any) -> Any:
@@ -243,11 +231,11 @@ class TaskEnv(gymnasium.Env):
 
     def get_state(self) -> np.ndarray:
         """Return the state of the simulation, for a snapshot."""
-        return self._sim.get_state(0)
+        return self.sim.get_state(0)
 
     def set_state(self, state: np.ndarray) -> None:
         """Restore what `get_state` has returned. The episode must have been reset before."""
-        self._sim.set_state(0, state)
+        self.sim.set_state(0, state)
 
     def render(self) -> Any:
         """Return a picture of the simulation; see `gymnasium.Env.render`."""

@@ -27,7 +27,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import wrappers_of
 from shmppo.extensions.mujoco.simulations import Fields, Part, Simulations
-from shmppo.extensions.mujoco.task import MujocoTask, TaskEnv, simulations_together
+from shmppo.extensions.mujoco.task import MujocoTask, TaskEnv
 
 
 class GymnasiumTask(MujocoTask):
@@ -393,9 +393,9 @@ def reported(env: gymnasium.Env) -> list[str]:
 def simulations_of(envs: Sequence[gymnasium.Env]) -> Simulations:
     """Return the simulations of environments that `reason_for_gymnasium` accepts, as those of one task."""
     bases: list[Any] = [env.unwrapped for env in envs]
-    if isinstance(bases[0], TaskEnv):
-        return simulations_together(envs)
     models, data = [base.model for base in bases], [base.data for base in bases]
+    if isinstance(bases[0], TaskEnv):
+        return Simulations(bases[0].task, bases[0].nominal, models, data)
     signature = inspect.signature(type(bases[0])).bind(**bases[0].spec.kwargs)
     signature.apply_defaults()
     # A factory may have changed what the environment has stored of its arguments.

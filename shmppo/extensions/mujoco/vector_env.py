@@ -12,20 +12,21 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from shmppo.config.checks import require
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
-from shmppo.envs.spec import EnvSpec
+from shmppo.envs.spec import CONTENT, EnvSpec
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
-from shmppo.envs.wrappers import batch_actions
+from shmppo.envs.wrappers import batch_actions, random_action
 from shmppo.errors import EnvError
 from shmppo.extensions.mujoco.simulations import Simulations, checked
 from shmppo.extensions.mujoco.task import TaskEnv, shared_models
@@ -53,6 +54,11 @@ class MujocoHandle(GymnasiumHandle):
     simulations: Simulations
     row: int
 
+    def make(self) -> None:
+        super().make()
+        if isinstance(base := self.env.unwrapped, TaskEnv) and base.has_derived_spaces:
+            self._spaces = []  # the task does not know them, so it cannot draw from them
+
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if len(snapshot):
             snapshot.view(np.float64)[:] = self.simulations.get_state(self.row)
@@ -68,8 +74,7 @@ class MujocoVectorEnv(SyncVectorEnv):
     handle_type = MujocoHandle
 
     def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
-        self._models: dict[Any, Any] = {}
-        with shared_models(self._models):
+        with shared_models():
             super().__init__(config, task, low, high, render_mode)
         envs = [handle.env for handle in self.handles]
         self._sim, self._time_limit = simulations_of(envs), time_limit(envs[0])
@@ -106,7 +111,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         except FAILURES as error:
             first, last = self.handles[0].index, self.handles[-1].index
             raise self._raised(0, f"the task, with environments {first} … {last},", error) from error
-        truncated[:] = self.lengths + 1 == self._time_limit
+        np.equal(self.lengths, self._time_limit - 1, out=truncated)
         self._stepped.fill(1)
         if idle:
             rewards[idle] = terminated[idle] = truncated[idle] = self._stepped[idle] = 0
@@ -137,8 +142,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         return result
 
     def _remake(self, i: int) -> None:
-        with shared_models(self._models):
-            super()._remake(i)
+        super()._remake(i)
         env: Any = self.handles[i].env.unwrapped
         self._sim.replace(i, env.model, env.data)
 
@@ -154,30 +158,28 @@ def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
         env: an environment that `reason_for_gymnasium` accepts.
 
     Raises:
-        ConfigError: if a function raises for several simulations, or returns another shape.
+        ConfigError: if a function returns another shape or raises for several simulations, or if the model is another
+            one in each environment.
     """
-    count, space = min(max(config.num_envs, 2), MAX_WIDTH), env.action_space
-    if not isinstance(env.unwrapped, TaskEnv):
+    base: Any = env.unwrapped
+    if not isinstance(base, TaskEnv):
         return None
-    space.seed(0)
-    with ExitStack() as stack, shared_models({}):
-        envs = [stack.enter_context(closing(make_environment(config))) for _ in range(count)]
-        wide = simulations_of(envs)
-        where = f"--env {config.env_id}, for {count} simulations at once,"
-        stack.enter_context(as_config_error(where, "; return a row for each of them"))
-        for k, one in enumerate(envs):
-            one.reset(seed=k)
+    where, count = f"--env {config.env_id}", min(max(config.num_envs, 2), MAX_WIDTH)
+    with closing(make_environment(config)) as other:
+        equal = base.content_sha256 == getattr(other.unwrapped, CONTENT)
+        require(equal, f"{where} has another model each time that it is made; change models in `randomize`")
+    with as_config_error(f"{where}, for {count} simulations at once,", "; return a row for each of them"):
+        env.reset(seed=0)
         for _ in range(CHECKED_STEPS):
-            samples = [space.sample() for _ in envs]
-            wide.step(batch_actions(space, samples))
-            if wide.unstable():
+            action = random_action(env.action_space)
+            if base.sim.step(batch_actions(env.action_space, [action])) or base.sim.unstable():
                 break
-            together = _computed(wide, batch_actions(space, samples))
-            for k in {0, count // 2, count - 1}:
-                alone = _computed(wide.single(k), batch_actions(space, samples[k : k + 1]))
-                for (name, row), (_, of_one) in zip(together, alone, strict=True):
-                    if row[k].tobytes() != of_one[0].tobytes():
-                        return f"{name} gives other bits for several simulations than for one, as matrix products do"
+            together, alone = (
+                _computed(base.sim.repeated(n), batch_actions(env.action_space, [action] * n)) for n in (count, 1)
+            )
+            for (name, rows), (_, one) in zip(together, alone, strict=True):
+                if rows.tobytes() != one.tobytes() * count:
+                    return f"{name} gives other bits for several simulations than for one, as matrix products do"
     return None
 
 
