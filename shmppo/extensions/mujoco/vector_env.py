@@ -77,6 +77,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         with shared_models():
             super().__init__(config, task, low, high, render_mode)
         envs = [handle.env for handle in self.handles]
+        self._space = self.action_space  # each wrapper takes time to return it
         self._sim, self._time_limit = simulations_of(envs), time_limit(envs[0])
         self._is_own = isinstance(envs[0].unwrapped, TaskEnv)
         for i, handle in enumerate(self.handles):
@@ -101,7 +102,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         for i, action in enumerate(actions) if self._skip_failed else ():
             if i not in idle and (taken := self._begun[i][1]) is not None:
                 taken.append(action)  # a failed episode is repeated
-        batch = batch_actions(self.action_space, actions)
+        batch = batch_actions(self._space, actions)
         try:
             raised = self._sim.step(batch, idle)
             if self._is_own:
@@ -123,7 +124,9 @@ class MujocoVectorEnv(SyncVectorEnv):
         """Store a batch of observations. Raises ValueError if a part is missing or has another shape."""
         for leaf, raw, obs in zip(self.observation.leaves, self._raw, self.obs, strict=True):
             raw[...] = checked("observe", leaf.extract(observation), raw.shape)
-            obs[...] = leaf.to_storage(raw, (len(raw),))
+            obs[...] = (
+                raw if leaf.shape == leaf.env_shape and leaf.kind == "vector" else leaf.to_storage(raw, raw.shape[:1])
+            )
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         numbers = self._reward_info.get("/".join(key.path))
@@ -179,7 +182,7 @@ def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
             )
             for (name, rows), (_, one) in zip(together, alone, strict=True):
                 if rows.tobytes() != one.tobytes() * count:
-                    return f"{name} gives other bits for several simulations than for one, as matrix products do"
+                    return f"{name} gives other bits for several simulations than for one (a matrix product does)"
     return None
 
 
