@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 # The package `shmppo.train` exists for `python -m shmppo.train`. Python binds it to the name `train` when it is first
 # imported. It is imported here, before the function `train` is defined, so that it never replaces the function.
 import shmppo.train  # noqa: F401
+from shmppo.config.extensions import public_names
 from shmppo.config.presets import preset
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError, RankError, SaveError, ShmppoError, TrainingError, WorkerError
@@ -46,7 +48,20 @@ __all__ = [
     "read_metrics",
     "resume",
     "train",
+    *public_names(),
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name of an extension, which NumPy or an environment's library may take long to import."""
+    if name not in public_names():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(public_names()[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *public_names()]
+
 
 # The functions import torch when they are called, so that `import shmppo` stays fast.
 

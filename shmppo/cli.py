@@ -35,6 +35,7 @@ COMMANDS = {
     "bench": Command("measure speed and the time of each phase", "bench.__main__", "bench.__main__:COMMANDS"),
     "export": Command("export a policy for other programs, or to publish it", "export", "export:ExportConfig"),
     "check-env": Command("check whether an environment is reproducible", "check_env", "check_env:CheckEnvConfig"),
+    "new-task": Command("write a task for a MuJoCo model", "new_task", "new_task:NewTaskConfig"),
     "replay": Command("look at episodes of a run again", "replay", "replay:ReplayConfig"),
     "verify": Command("check or compare runs", "verify", "verify:VerifyConfig"),
 }

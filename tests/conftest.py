@@ -44,7 +44,7 @@ torch.set_num_threads(1)  # faster for small tensors
 trust.SAFE_MODULES += (
     "environments", "networks", "schedules", "space_environments", "vector_environments", "hidden_state",
     "agent_environments", "faulty_environments", "mpe2.simple_spread_v3", "pettingzoo.sisl.pursuit_v5",
-    "pettingzoo.classic.tictactoe_v3",
+    "pettingzoo.classic.tictactoe_v3", "mujoco_tasks",
 )  # fmt: skip
 """Most tests resume their own runs. Those of --trust use other modules, and commands that tests start name modules."""
 

@@ -15,8 +15,8 @@ PACKAGE = ROOT / "shmppo"
 FIGURES = ROOT / "figures"
 
 PUBLIC = {
-    "ConfigError", "EnvError", "RankError", "SaveError", "ShmppoError", "TrainConfig", "TrainingError", "WorkerError",
-    "load_policy", "plot_runs", "portable", "preset", "read_metrics", "resume", "train",
+    "ConfigError", "EnvError", "MujocoTask", "RankError", "SaveError", "ShmppoError", "TrainConfig", "TrainingError",
+    "WorkerError", "load_policy", "plot_runs", "portable", "preset", "read_metrics", "resume", "train",
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ def add_run(
     arguments: Sequence[object],
     *,
     episodes: int = 20,
+    columns: Sequence[str] = CURVE_COLUMNS,
     more: Callable[[Path], Mapping[str, Any]] = lambda run_dir: {},
 ) -> None:
     """Train and evaluate, unless the table has the row already.
@@ -47,6 +48,7 @@ def add_run(
         seed: of the training run.
         arguments: of the Python interpreter: a script or module that trains, and its flags.
         episodes: of the evaluation.
+        columns: of metrics.csv, for the learning curve.
         more: returns further columns from the directory of the finished run.
     """
     if has_row(table, {**key, "seed": seed}):
@@ -54,7 +56,7 @@ def add_run(
     name = f"{'-'.join(key.values())}-s{seed}"
     run_dir = RUNS / table.stem / name
     row = dict(key) | train_and_evaluate(arguments, seed, run_dir, episodes) | dict(more(run_dir))
-    save_curve(run_dir, table.parent / "curves" / f"{name}.csv")
+    save_curve(run_dir, table.parent / "curves" / f"{name}.csv", columns)
     append_rows(table, [row])
     shutil.rmtree(run_dir)
     print(row, flush=True)

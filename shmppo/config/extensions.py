@@ -4,7 +4,8 @@ The core asks for what the packages add, one place after the other. A package ha
 something:
 
 - `options`: OPTIONS, a class with flags, and with what the core derives from them (`ExtensionOptions`); or VALUES,
-  further values of options of the core: by option and value, the sentence about it in the help text; or both.
+  further values of options of the core: by option and value, the sentence about it in the help text; and PUBLIC,
+  further public names of `shmppo`, each with the module that has it.
 - `arrays`: ARRAYS, further shared arrays by group, and `sizes`, the lengths of their axes (`parallel.shared_buffers`).
 - `backend`: BACKEND, an object that makes and steps environments in another way (`envs.factory.Backend`).
 - `start`: START, a class with what is loaded and checked before a run starts (`runs.start.StartExtension`).
@@ -53,6 +54,12 @@ def added_values(option: str) -> dict[str, str]:
     for module in added("options"):
         found |= getattr(module, "VALUES", {}).get(option, {})
     return found
+
+
+def public_names() -> dict[str, str]:
+    """Return the names that packages add to `shmppo`, each with the module that has it, which is imported on demand."""
+    found = [getattr(module, "PUBLIC", {}) for module in added("options")]
+    return {name: module for names in found for name, module in names.items()}
 
 
 def values_type(option: str, *own: str) -> Any:

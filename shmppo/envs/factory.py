@@ -37,7 +37,7 @@ class Backend:
     """Whether it can skip an episode that fails, and replay one in a single environment."""
 
     def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
-        """Make an environment. None: Gymnasium makes it."""
+        """Make an environment without its wrappers. None: Gymnasium makes it."""
         return None
 
     def accepts(self, env: Any) -> bool:
@@ -100,11 +100,8 @@ def make_environment(config: TrainConfig, render_mode: str | None = None, index:
         ConfigError: if a wrapper does not exist, or if `--env` does not name an environment.
         BaseException: whatever the environment's own code raises.
     """
-    for backend in backends():
-        made = backend.make(config, render_mode)
-        if made is not None:
-            return made
-    env = _make_unwrapped(config, render_mode, index)
+    made = [env for backend in backends() if (env := backend.make(config, render_mode)) is not None]
+    env = made[0] if made else _make_unwrapped(config, render_mode, index)
     for backend in backends():
         if backend.accepts(env):
             return backend.adapt(env, config)

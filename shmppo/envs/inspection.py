@@ -17,7 +17,7 @@ from shmppo.envs.checker import check_contract, warn_of_spaces, warn_of_time_lim
 from shmppo.envs.creation_errors import creation_error, import_environment
 from shmppo.envs.factory import close_environment, make_environment
 from shmppo.envs.schedule import load_schedule
-from shmppo.envs.spec import EnvSpec
+from shmppo.envs.spec import CONTENT, EnvSpec
 from shmppo.envs.sync_vector_env import START_ATTEMPTS
 from shmppo.envs.wrappers import MASK_KEY, allowed_action, random_action
 from shmppo.errors import ConfigError, EnvError
@@ -90,6 +90,8 @@ def _inspect(config: TrainConfig, generators: WatchedGenerators) -> EnvSpec:
         inner = getattr(env.unwrapped, "action_space", env.action_space)
         if inner != env.action_space and isinstance(inner, type(env.action_space)):
             stored["inner_action_space"] = space_to_json(inner)
+        if content := getattr(env.unwrapped, CONTENT, None):
+            stored[CONTENT] = content
         task = EnvSpec(observation, distribution, seeding, snapshot, backend.name, reason, stored)
         with generators:
             return backend.complete(config, task, env)

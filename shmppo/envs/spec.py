@@ -14,6 +14,9 @@ from shmppo.spaces.observations import ObservationSpec
 if TYPE_CHECKING:  # it imports torch, which stepping an environment does not need
     from shmppo.spaces.distributions import Distribution
 
+CONTENT = "content_sha256"
+"""Name of the attribute with which an environment identifies the files from which it is made."""
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -33,7 +36,8 @@ class EnvSpec:
     """Why a run with this environment is not reproducible. None: it is, as far as the inspection can tell."""
     stored: dict[str, Any] = field(default_factory=dict)
     """The observation space and the action space, as `space_to_json` returns them. If wrappers change the actions,
-    also that of the environment without wrappers, as inner_action_space."""
+    also that of the environment without wrappers, as inner_action_space. If the environment has it,
+    also CONTENT."""
     generators: tuple[str, ...] = ()
     """The global random generators from which the environment draws, so that each has its own ones."""
     program: dict[str, str] = field(default_factory=dict)

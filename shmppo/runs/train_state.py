@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmppo.config.checks import flag, shown
+from shmppo.config.checks import flag, require, shown
 from shmppo.config.train_config import TrainConfig
 from shmppo.config.trust import modules_of
 from shmppo.envs.schedule import write_options
-from shmppo.envs.spec import EnvSpec
+from shmppo.envs.spec import CONTENT, EnvSpec
 from shmppo.kernels import supported_variants
 from shmppo.lockstep.action_log import ActionLog, episode_ends
 from shmppo.lockstep.feature import Feature
@@ -98,7 +98,7 @@ class TrainState:
         found = machine.fingerprint(self._computed_by, self._config.device, self._config.act_on)
         if self._computed_by == "torch":  # the kernels compute functions for it
             found["kernels"] = "compiled" if supported_variants() else "not compiled"
-        return found
+        return found | {name: self._spaces[name] for name in self._spaces.keys() & {CONTENT}}
 
     def mark_inexact(self, reason: str) -> None:
         """Mark the run as inexact: its weights do not depend only on configuration and seed. It stays inexact."""
@@ -250,6 +250,9 @@ class TrainState:
         """Restore what `to_checkpoint` returned, except the learner.
 
         If a library or the processor has changed, the run becomes inexact.
+
+        Raises:
+            ConfigError: if only the content of the environment has changed.
         """
         self.iteration = checkpoint["iteration"]
         self.env_steps = checkpoint["env_steps"]
@@ -264,6 +267,10 @@ class TrainState:
         self.inexact_reasons = list(dict.fromkeys([*checkpoint["inexact_reasons"], *self.inexact_reasons]))
         now, before = self.fingerprint, checkpoint["fingerprint"]
         same_processors = machine.same_bits_on(now)["processor"]
+        changed = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
+        # With another library or processor, the content may differ in bits that nobody has changed.
+        where = f"the model of --env {self._config.env_id}"
+        require(changed != {CONTENT}, f"{where} differs from that of the run; restore it, or start a new run")
         for name in sorted(now.keys() | before.keys()):
             own, other = now.get(name, "unused"), before.get(name, "unused")
             unused = name == "mujoco" and "unused" in (own, other)  # another environment has imported it

@@ -24,7 +24,7 @@ from shmppo.envs.inspection import inspect_task
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError
-from shmppo.extensions.mujoco.tasks import mujoco_task, time_limit
+from shmppo.extensions.mujoco.tasks import reported, time_limit
 from shmppo.extensions.mujoco.vector_env import MujocoVectorEnv
 from shmppo.models.actor_critic import ActorCritic
 from shmppo.sampling.evaluation import EpisodePlayer
@@ -70,7 +70,7 @@ def restored(envs: MujocoVectorEnv, task: EnvSpec, i: int) -> None:
 def keys_of(config: TrainConfig) -> Iterator[str]:
     """Values of --info-keys for all numbers that the task reports."""
     made = make_environment(config)
-    for name, how in zip(mujoco_task(made).reported, itertools.cycle(("last", "sum", "mean", "max")), strict=False):
+    for name, how in zip(reported(made), itertools.cycle(("last", "sum", "mean", "max")), strict=False):
         yield f"{name}:{how}"
     made.close()
 
@@ -173,17 +173,17 @@ def test_a_failed_simulation_names_its_environment(request: pytest.FixtureReques
     task = inspect_task(config)
     envs = MujocoVectorEnv(config, task, 0, 3)
     envs.reset_all(0)
-    envs.handles[1].data.qvel[0] = np.nan  # MuJoCo resets a simulation with invalid numbers, so the reward is checked
-    envs.handles[1].position[0] = np.nan
+    envs._sim.data[1].qvel[0] = np.nan  # MuJoCo resets a simulation with invalid numbers, so the reward is checked
+    envs._sim._rows[1] = np.nan
     flags = np.zeros((2, 3), bool)
     rewards = np.zeros(3)
     (end,) = envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags)
     assert (end.i, end.failed) == (1, True)
     assert (rewards[1], flags[:, 1].tolist()) == (0.0, [False, True])
     assert [handle.episode for handle in envs.handles] == [0, 1, 0]
-    assert envs.handles[1].data.time == 0
+    assert envs._sim.data[1].time == 0
     assert envs.step([np.zeros(6, np.float32)] * 3, rewards, *flags) == []
-    assert envs.handles[1].data.time > 0, "the new simulation is stepped"
+    assert envs._sim.data[1].time > 0, "the new simulation is stepped"
 
     calls = itertools.count()
 

@@ -11,12 +11,12 @@ from typing import Any
 import gymnasium
 
 from shmppo.config.checks import require
+from shmppo.config.plugins import import_module
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import Backend
 from shmppo.envs.snapshots import SnapshotSpec
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import VectorEnv
-from shmppo.extensions.mujoco.tasks import reason_for_gymnasium
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +30,34 @@ class MujocoBackend(Backend):
     name = "mujoco"
 
     def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
-        """Let Gymnasium make the environment, and MuJoCo log its warnings if the environment uses it."""
+        """Make the environment of a `MujocoTask`, and let MuJoCo log its warnings if an environment uses it."""
         if (mujoco := sys.modules.get("mujoco")) is not None:
             mujoco.set_mju_user_warning(log.warning)
         elif _Importer not in sys.meta_path:
             sys.meta_path.insert(0, _Importer)
-        return None
+        module, colon, name = config.env_id.partition(":")
+        found: Any = getattr(import_module(module, f"--env {config.env_id}"), name, None) if colon else None
+        if not self.accepts(found):
+            return None
+        arguments = config.env_arguments(render_mode)
+        mode = arguments.pop("render_mode", None)
+        return found(**arguments).as_gymnasium(mode)
+
+    def accepts(self, env: Any) -> bool:
+        task = sys.modules.get("shmppo.extensions.mujoco.task")  # a class of the user's has imported it
+        return task is not None and isinstance(env, type) and issubclass(env, task.MujocoTask)
 
     def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
         if config.env_backend not in ("auto", self.name):
             return False
-        if (reason := reason_for_gymnasium(config, env)) is None:
-            return True
+        reason: str | None = "it is not a MuJoCo task"
+        if "mujoco" in sys.modules:
+            from shmppo.extensions.mujoco.tasks import reason_for_gymnasium
+            from shmppo.extensions.mujoco.vector_env import function_that_rounds
+
+            reason = reason_for_gymnasium(config, env) or function_that_rounds(config, env)
+            if reason is None:
+                return True
         possible = config.env_backend == "auto"
         require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
         if "mujoco" in sys.modules:  # users of other environments do not expect it
@@ -51,7 +67,7 @@ class MujocoBackend(Backend):
     def snapshot(self, env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
         from shmppo.extensions.mujoco.vector_env import simulation_snapshot
 
-        return simulation_snapshot(env)
+        return simulation_snapshot(env, choose_action)
 
     def make_played(
         self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None

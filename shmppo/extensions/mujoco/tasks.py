@@ -1,12 +1,12 @@
 """The MuJoCo tasks of Gymnasium (version 5), computed for many environments at once.
 
-Each class computes the observations, rewards, and terminations of one of Gymnasium's tasks from the simulations of n
-environments. The results are those of `gymnasium.envs.mujoco`, bit for bit: every expression has the same order and the
-same types as in Gymnasium's source. Where NumPy may round an array operation differently from the operation on one
-environment, there is one call per environment.
+Each class computes the observations, rewards, and terminations of one of Gymnasium's tasks, which resets its
+simulations itself. The results are those of `gymnasium.envs.mujoco`, bit for bit: every expression has the same order
+and the same types as in Gymnasium's source. Where NumPy may round an array operation differently from the operation on
+one environment, there is one call per environment.
 
 The names of the arguments and their meaning are those of Gymnasium's environments. `reason_for_gymnasium` says which
-environments are such tasks. This module does not import MuJoCo, which other environments do not need.
+environments are such tasks.
 """
 
 from __future__ import annotations
@@ -14,47 +14,24 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import gymnasium
+import mujoco
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.snapshots import wrappers_of
-
-if TYPE_CHECKING:
-    import mujoco
-
-Batch = Mapping[str, np.ndarray]
-"""Fields of the simulations after a step, by the name in `mujoco.MjData`: float64 [n, size of the field]."""
+from shmppo.extensions.mujoco.simulations import Fields, Part, Simulations
+from shmppo.extensions.mujoco.task import MujocoTask, TaskEnv
 
 
-class Outcome(NamedTuple):
-    """The outcome of one step of n environments."""
-
-    reward: np.ndarray
-    """[n], float64."""
-    terminated: np.ndarray
-    """[n], bool."""
-    info: Mapping[str, np.ndarray] = MappingProxyType({})
-    """The numbers of `MujocoTask.reported`, [n] each."""
-
-
-class MujocoTask(ABC):
-    """One of Gymnasium's MuJoCo tasks.
-
-    Attributes:
-        fields: names in `mujoco.MjData` of the fields that the task reads after each step.
-        reported: names of the numbers in Gymnasium's `info` that `outcome` returns as well.
-    """
-
-    fields: Sequence[str] = ("qpos", "qvel")
-    reported: tuple[str, ...] = ()
+class GymnasiumTask(MujocoTask):
+    """One of Gymnasium's MuJoCo tasks, which resets its simulations."""
 
     def __init__(self, model: mujoco.MjModel, arguments: Mapping[str, Any]) -> None:
         """Create the task.
@@ -65,31 +42,7 @@ class MujocoTask(ABC):
         """
         self.model = model
         self.frame_skip = arguments["frame_skip"]
-        self.dt = model.opt.timestep * self.frame_skip
         self.arguments = arguments
-
-    def views(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
-        """Return the fields of one simulation as vectors that share its memory, by name."""
-        return {name: getattr(data, name).reshape(-1) for name in self.fields}
-
-    def position(self, batch: Batch) -> np.ndarray:
-        """Return the position along the x axis whose change is rewarded, [n]."""
-        return batch["qpos"][:, 0]
-
-    @abstractmethod
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        """Return the parts of the observations, float64 [n, …] each. They are concatenated."""
-
-    @abstractmethod
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        """Compute rewards and terminations.
-
-        Args:
-            batch: the fields after the step.
-            before: [n], `position` before the step.
-            after: [n], `position` after the step.
-            actions: float32 [n, A].
-        """
 
 
 def _squares(values: np.ndarray) -> np.ndarray:
@@ -98,54 +51,59 @@ def _squares(values: np.ndarray) -> np.ndarray:
     return result
 
 
+def _flat(part: Part) -> np.ndarray:
+    """Return the numbers of a field as vectors, [n, size]."""
+    return part[:].reshape(len(part[:]), -1)
+
+
 def _per_environment(function: Any, values: np.ndarray) -> np.ndarray:
     """Apply a NumPy function to one environment after the other, [n, …]."""
     return np.array([function(row) for row in values])
 
 
-class _Runner(MujocoTask):
+Outcome = tuple[np.ndarray, dict[str, np.ndarray]]
+"""The rewards and the numbers for `info`."""
+
+
+class _Runner(GymnasiumTask):
     """A task whose reward is the forward velocity minus the cost of the control."""
 
     skipped = 1
     """Number of leading positions that the observation leaves out."""
+    before: tuple[str, ...] = ("qpos",)
 
-    reported: tuple[str, ...] = ("x_velocity", "reward_forward", "reward_ctrl")
+    def position(self, sim: Fields) -> np.ndarray:
+        """Return the position along the x axis whose change is rewarded, [n]."""
+        return sim.qpos[:, 0]
 
-    def _outcome(
-        self, moved: np.ndarray, terminated: np.ndarray, costs: Sequence[np.ndarray], survival: np.ndarray | None = None
-    ) -> Outcome:
-        """Return the outcome with these parts of the reward, [n] each. costs: of the control, and of contacts."""
-        velocity = moved / self.dt
+    def observe(self, sim: Simulations) -> np.ndarray:
+        return np.concatenate(self._parts(sim), axis=1)
+
+    def _parts(self, sim: Simulations) -> list[np.ndarray]:
+        """Return the parts of the observations, [n, …] each."""
+        excluded = self.arguments["exclude_current_positions_from_observation"]
+        return [sim.qpos[:, self.skipped if excluded else 0 :], sim.qvel[:]]
+
+    def _rewards(self, sim: Simulations, costs: Sequence[np.ndarray], survival: np.ndarray | None = None) -> Outcome:
+        """Return the rewards with these parts, [n] each. costs: of the control, and of contacts."""
+        velocity = (self.position(sim) - self.position(sim.before)) / sim.dt
         rewards = forward = self.arguments["forward_reward_weight"] * velocity
         info = {"x_velocity": velocity, "reward_forward": forward}
         info |= {name: -cost for name, cost in zip(("reward_ctrl", "reward_contact"), costs, strict=False)}
         if survival is not None:
             info["reward_survive"] = survival
             rewards = forward + survival
-        return Outcome(rewards - functools.reduce(np.add, costs), terminated, info)
+        return rewards - functools.reduce(np.add, costs), info
 
     def _control_cost(self, actions: np.ndarray) -> np.ndarray:
         return self.arguments["ctrl_cost_weight"] * _squares(actions)
-
-    def _visible_positions(self, batch: Batch) -> np.ndarray:
-        excluded = self.arguments["exclude_current_positions_from_observation"]
-        return batch["qpos"][:, self.skipped if excluded else 0 :]
-
-    def _survival(self, healthy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the reward for staying healthy, and whether the episodes terminate, [n] each."""
-        reward = healthy * self.arguments["healthy_reward"]
-        terminated = ~healthy if self.arguments["terminate_when_unhealthy"] else np.zeros(len(healthy), bool)
-        return reward, terminated
 
 
 class HalfCheetah(_Runner):
     """HalfCheetah-v5."""
 
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        return self._visible_positions(batch), batch["qvel"]
-
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        return self._outcome(after - before, np.zeros(len(after), bool), [self._control_cost(actions)])
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        return self._rewards(sim, [self._control_cost(action)])
 
 
 class Swimmer(HalfCheetah):
@@ -154,20 +112,32 @@ class Swimmer(HalfCheetah):
     skipped = 2
 
 
-class Walker2d(_Runner):
+class _Walker(_Runner):
+    """A task that rewards staying healthy."""
+
+    def terminated(self, sim: Simulations) -> np.ndarray:
+        return ~self._is_healthy(sim) if self.arguments["terminate_when_unhealthy"] else super().terminated(sim)
+
+    def _survival(self, sim: Simulations) -> np.ndarray:
+        """Return the reward for staying healthy, [n]."""
+        return self._is_healthy(sim) * self.arguments["healthy_reward"]
+
+    @abstractmethod
+    def _is_healthy(self, sim: Simulations) -> np.ndarray: ...
+
+
+class Walker2d(_Walker):
     """Walker2d-v5."""
 
-    reported = (*_Runner.reported, "reward_survive")
+    def _parts(self, sim: Simulations) -> list[np.ndarray]:
+        positions, velocities = super()._parts(sim)
+        return [positions, np.clip(velocities, -10, 10)]
 
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        return self._visible_positions(batch), np.clip(batch["qvel"], -10, 10)
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        return self._rewards(sim, [self._control_cost(action)], self._survival(sim))
 
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        survival, terminated = self._survival(self._is_healthy(batch))
-        return self._outcome(after - before, terminated, [self._control_cost(actions)], survival)
-
-    def _is_healthy(self, batch: Batch) -> np.ndarray:
-        z, angle = batch["qpos"][:, 1], batch["qpos"][:, 2]
+    def _is_healthy(self, sim: Simulations) -> np.ndarray:
+        z, angle = sim.qpos[:, 1], sim.qpos[:, 2]
         min_z, max_z = self.arguments["healthy_z_range"]
         min_angle, max_angle = self.arguments["healthy_angle_range"]
         return (min_z < z) & (z < max_z) & (min_angle < angle) & (angle < max_angle)
@@ -176,133 +146,128 @@ class Walker2d(_Runner):
 class Hopper(Walker2d):
     """Hopper-v5."""
 
-    def _is_healthy(self, batch: Batch) -> np.ndarray:
+    def _is_healthy(self, sim: Simulations) -> np.ndarray:
         low, high = self.arguments["healthy_state_range"]
-        healthy = super()._is_healthy(batch)
-        for state in (batch["qpos"][:, 2:], batch["qvel"]):
+        healthy = super()._is_healthy(sim)
+        for state in (sim.qpos[:, 2:], sim.qvel[:]):
             healthy = healthy & np.all((low < state) & (state < high), axis=1)
         return healthy
 
 
-class Ant(_Runner):
+class Ant(_Walker):
     """Ant-v5."""
 
     skipped = 2
+    before = ("xpos",)
 
-    fields = ("qpos", "qvel", "cfrc_ext")
-    reported = (*_Runner.reported, "reward_survive", "reward_contact")
+    def position(self, sim: Fields) -> np.ndarray:
+        return sim.xpos[:, sim.model.body(self.arguments["main_body"]).id, 0]
 
-    def views(self, data: mujoco.MjData) -> dict[str, np.ndarray]:
-        return super().views(data) | {"main_body": data.body(self.arguments["main_body"]).xpos}
-
-    def position(self, batch: Batch) -> np.ndarray:
-        return batch["main_body"][:, 0]
-
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        parts = [self._visible_positions(batch), batch["qvel"]]
+    def _parts(self, sim: Simulations) -> list[np.ndarray]:
+        parts = super()._parts(sim)
         if self.arguments["include_cfrc_ext_in_observation"]:
-            parts.append(self._contact_forces(batch)[:, 6:])  # without the world body
+            parts.append(self._contact_forces(sim)[:, 6:])  # without the world body
         return parts
 
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        min_z, max_z = self.arguments["healthy_z_range"]
-        z = batch["qpos"][:, 2]
-        finite = np.isfinite(batch["qpos"]).all(axis=1) & np.isfinite(batch["qvel"]).all(axis=1)
-        survival, terminated = self._survival(finite & (min_z <= z) & (z <= max_z))
-        contact_cost = self.arguments["contact_cost_weight"] * _squares(self._contact_forces(batch))
-        return self._outcome(after - before, terminated, [self._control_cost(actions), contact_cost], survival)
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        contact_cost = self.arguments["contact_cost_weight"] * _squares(self._contact_forces(sim))
+        return self._rewards(sim, [self._control_cost(action), contact_cost], self._survival(sim))
 
-    def _contact_forces(self, batch: Batch) -> np.ndarray:
+    def _is_healthy(self, sim: Simulations) -> np.ndarray:
+        min_z, max_z = self.arguments["healthy_z_range"]
+        z = sim.qpos[:, 2]
+        finite = np.isfinite(sim.qpos[:]).all(axis=1) & np.isfinite(sim.qvel[:]).all(axis=1)
+        return finite & (min_z <= z) & (z <= max_z)
+
+    def _contact_forces(self, sim: Simulations) -> np.ndarray:
         low, high = self.arguments["contact_force_range"]
-        return np.clip(batch["cfrc_ext"], low, high)
+        return np.clip(_flat(sim.cfrc_ext), low, high)
 
 
 class _HumanoidBase(_Runner):
     """What the two humanoid tasks have in common: the observation, and costs from the simulation's own numbers."""
 
     skipped = 2
-
-    fields: tuple[str, ...] = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl")
-
     _OPTIONAL = (("cinert", 10), ("cvel", 6), ("qfrc_actuator", 6), ("cfrc_ext", 6))
     """Optional parts of the observation: the field, and how many leading numbers are left out."""
 
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
+    def _parts(self, sim: Simulations) -> list[np.ndarray]:
         optional = [
-            batch[name][:, skipped:]
+            _flat(getattr(sim, name))[:, skipped:]
             for name, skipped in self._OPTIONAL
             if self.arguments[f"include_{name}_in_observation"] is True
         ]
-        return [self._visible_positions(batch), batch["qvel"], *optional]
+        return [*super()._parts(sim), *optional]
 
-    def _clipped_cost(self, batch: Batch, name: str) -> np.ndarray:
+    def _clipped_cost(self, sim: Simulations, name: str) -> np.ndarray:
         """Cost of the contact forces, clipped to its range. name: "contact" or "impact"."""
         low, high = self.arguments[f"{name}_cost_range"]
-        return np.clip(self.arguments[f"{name}_cost_weight"] * _squares(batch["cfrc_ext"]), low, high)
+        return np.clip(self.arguments[f"{name}_cost_weight"] * _squares(_flat(sim.cfrc_ext)), low, high)
 
 
-class Humanoid(_HumanoidBase):
+class Humanoid(_HumanoidBase, _Walker):
     """Humanoid-v5."""
 
-    fields = (*_HumanoidBase.fields, "xipos")
-    reported = (*_Runner.reported, "reward_survive", "reward_contact")
+    before = ("xipos",)
 
-    def position(self, batch: Batch) -> np.ndarray:
-        masses = self.model.body_mass
-        bodies = batch["xipos"].reshape(-1, len(masses), 3)
-        return np.array([(np.einsum("b,bj->j", masses, xipos) / masses.sum())[0] for xipos in bodies])
+    def position(self, sim: Fields) -> np.ndarray:
+        masses = sim.model.body_mass
+        return (np.einsum("b,nbj->nj", masses, sim.xipos[:]) / masses.sum())[:, 0]
 
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        costs = [self._control_cost(sim.ctrl[:]), self._clipped_cost(sim, "contact")]
+        return self._rewards(sim, costs, self._survival(sim))
+
+    def _is_healthy(self, sim: Simulations) -> np.ndarray:
         min_z, max_z = self.arguments["healthy_z_range"]
-        z = batch["qpos"][:, 2]
-        survival, terminated = self._survival((min_z < z) & (z < max_z))
-        costs = [self._control_cost(batch["ctrl"]), self._clipped_cost(batch, "contact")]
-        return self._outcome(after - before, terminated, costs, survival)
+        z = sim.qpos[:, 2]
+        return (min_z < z) & (z < max_z)
 
 
 class HumanoidStandup(_HumanoidBase):
     """HumanoidStandup-v5."""
 
-    reported = ()
+    before = ()
 
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        up = (batch["qpos"][:, 2] - 0) / self.model.opt.timestep
-        reward = up - self._control_cost(batch["ctrl"]) - self._clipped_cost(batch, "impact") + 1
-        return Outcome(reward, np.zeros(len(reward), bool))
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        up = (sim.qpos[:, 2] - 0) / sim.model.opt.timestep
+        return up - self._control_cost(sim.ctrl[:]) - self._clipped_cost(sim, "impact") + 1, {}
 
 
-class InvertedPendulum(MujocoTask):
+class InvertedPendulum(GymnasiumTask):
     """InvertedPendulum-v5."""
 
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        return batch["qpos"], batch["qvel"]
+    def observe(self, sim: Simulations) -> np.ndarray:
+        return np.concatenate([sim.qpos[:], sim.qvel[:]], axis=1)
 
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        finite = np.isfinite(batch["qpos"]).all(axis=1) & np.isfinite(batch["qvel"]).all(axis=1)
-        terminated = ~finite | (np.abs(batch["qpos"][:, 1]) > 0.2)
-        return Outcome((~terminated).astype(np.float64), terminated)
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        return (~self.terminated(sim)).astype(np.float64), {}
+
+    def terminated(self, sim: Simulations) -> np.ndarray:
+        finite = np.isfinite(sim.qpos[:]).all(axis=1) & np.isfinite(sim.qvel[:]).all(axis=1)
+        return ~finite | (np.abs(sim.qpos[:, 1]) > 0.2)
 
 
-class InvertedDoublePendulum(MujocoTask):
+class InvertedDoublePendulum(GymnasiumTask):
     """InvertedDoublePendulum-v5."""
 
-    fields = ("qpos", "qvel", "qfrc_constraint", "site_xpos")
-
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        angles = batch["qpos"][:, 1:]
-        return (
-            batch["qpos"][:, :1],
+    def observe(self, sim: Simulations) -> np.ndarray:
+        angles = sim.qpos[:, 1:]
+        parts = (
+            sim.qpos[:, :1],
             _per_environment(np.sin, angles),
             _per_environment(np.cos, angles),
-            np.clip(batch["qvel"], -10, 10),
-            np.clip(batch["qfrc_constraint"], -10, 10)[:, :1],
+            np.clip(sim.qvel[:], -10, 10),
+            np.clip(sim.qfrc_constraint[:], -10, 10)[:, :1],
         )
+        return np.concatenate(parts, axis=1)
 
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        y = batch["site_xpos"][:, 2]
-        terminated = y <= 1
-        rewards = map(self._reward, batch["site_xpos"], batch["qvel"], terminated.tolist())
-        return Outcome(np.array(list(rewards)), terminated)
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        rewards = map(self._reward, sim.site_xpos[:, 0], sim.qvel[:], self.terminated(sim).tolist())
+        return np.array(list(rewards)), {}
+
+    def terminated(self, sim: Simulations) -> np.ndarray:
+        return sim.site_xpos[:, 0, 2] <= 1
 
     def _reward(self, tip: np.ndarray, velocity: np.ndarray, terminated: bool) -> np.float64:
         """Reward of one environment. The power of a NumPy scalar may round differently from that of an array."""
@@ -314,15 +279,8 @@ class InvertedDoublePendulum(MujocoTask):
         return alive_bonus - dist_penalty - vel_penalty
 
 
-class _BodyTask(MujocoTask):
-    """A task that reads the positions of some bodies."""
-
-    fields = ("qpos", "qvel", "xpos")
-
-    def _body(self, batch: Batch, name: str) -> np.ndarray:
-        """Position of a body, [n, 3]."""
-        begin = 3 * self.model.body(name).id
-        return batch["xpos"][:, begin : begin + 3]
+class _ReachTask(GymnasiumTask):
+    """A task whose reward is made of distances between bodies."""
 
     def _control_reward(self, actions: np.ndarray) -> np.ndarray:
         return -_squares(actions) * self.arguments["reward_control_weight"]
@@ -332,50 +290,44 @@ class _BodyTask(MujocoTask):
         return -_per_environment(np.linalg.norm, vectors) * self.arguments[weight]
 
 
-class Reacher(_BodyTask):
+class Reacher(_ReachTask):
     """Reacher-v5."""
 
-    reported = ("reward_dist", "reward_ctrl")
-
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        theta = batch["qpos"][:, :2]
-        return (
+    def observe(self, sim: Simulations) -> np.ndarray:
+        theta = sim.qpos[:, :2]
+        parts = (
             _per_environment(np.cos, theta),
             _per_environment(np.sin, theta),
-            batch["qpos"][:, 2:],
-            batch["qvel"][:, :2],
-            self._to_target(batch)[:, :2],
+            sim.qpos[:, 2:],
+            sim.qvel[:, :2],
+            self._to_target(sim)[:, :2],
         )
+        return np.concatenate(parts, axis=1)
 
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        dist = self._distance_reward(self._to_target(batch), "reward_dist_weight")
-        control = self._control_reward(actions)
-        info = {"reward_dist": dist, "reward_ctrl": control}
-        return Outcome(dist + control, np.zeros(len(dist), bool), info)
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        dist = self._distance_reward(self._to_target(sim), "reward_dist_weight")
+        control = self._control_reward(action)
+        return dist + control, {"reward_dist": dist, "reward_ctrl": control}
 
-    def _to_target(self, batch: Batch) -> np.ndarray:
-        return self._body(batch, "fingertip") - self._body(batch, "target")
+    def _to_target(self, sim: Simulations) -> np.ndarray:
+        return sim.xpos["fingertip"] - sim.xpos["target"]
 
 
-class Pusher(_BodyTask):
+class Pusher(_ReachTask):
     """Pusher-v5."""
 
-    reported = ("reward_dist", "reward_ctrl", "reward_near")
+    def observe(self, sim: Simulations) -> np.ndarray:
+        bodies = [sim.xpos[name] for name in ("tips_arm", "object", "goal")]
+        return np.concatenate([sim.qpos[:, :7], sim.qvel[:, :7], *bodies], axis=1)
 
-    def observe(self, batch: Batch) -> Sequence[np.ndarray]:
-        bodies = [self._body(batch, name) for name in ("tips_arm", "object", "goal")]
-        return [batch["qpos"][:, :7], batch["qvel"][:, :7], *bodies]
-
-    def outcome(self, batch: Batch, before: np.ndarray, after: np.ndarray, actions: np.ndarray) -> Outcome:
-        object_ = self._body(batch, "object")
-        near = self._distance_reward(object_ - self._body(batch, "tips_arm"), "reward_near_weight")
-        dist = self._distance_reward(object_ - self._body(batch, "goal"), "reward_dist_weight")
-        control = self._control_reward(actions)
-        info = {"reward_dist": dist, "reward_ctrl": control, "reward_near": near}
-        return Outcome(dist + control + near, np.zeros(len(dist), bool), info)
+    def reward(self, sim: Simulations, action: np.ndarray) -> Outcome:
+        near = self._distance_reward(sim.xpos["object"] - sim.xpos["tips_arm"], "reward_near_weight")
+        dist = self._distance_reward(sim.xpos["object"] - sim.xpos["goal"], "reward_dist_weight")
+        control = self._control_reward(action)
+        return dist + control + near, {"reward_dist": dist, "reward_ctrl": control, "reward_near": near}
 
 
-_CLASSES: tuple[type[MujocoTask], ...] = (
+_CLASSES: tuple[type[GymnasiumTask], ...] = (
     Ant, HalfCheetah, Hopper, Humanoid, HumanoidStandup, InvertedDoublePendulum, InvertedPendulum, Pusher, Reacher,
     Swimmer, Walker2d,
 )  # fmt: skip
@@ -409,17 +361,20 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
     """
     kind = type(env.unwrapped)
     package, _, source = kind.__module__.rpartition(".")
-    if package != _PACKAGE or source not in _SOURCES or kind.__name__ not in TASKS:
+    is_own = isinstance(env.unwrapped, TaskEnv)
+    if not is_own and (package != _PACKAGE or source not in _SOURCES or kind.__name__ not in TASKS):
         return "it is not a MuJoCo task of Gymnasium, version 5"
     other = [type(wrapper).__name__ for wrapper in wrappers_of(env) if type(wrapper) not in (TimeLimit, OrderEnforcing)]
     if other:
         return f"it has the wrapper {other[0]}"
+    if is_own:
+        return None
     if env.unwrapped.spec is None:
         return "it was not created by gymnasium.make"
     if config.env_schedule is not None:
         return "--env-schedule gives options to reset"
     named = ["/".join(key.path) for key in config.reported_info if key.named]
-    other = [name for name in named if name not in TASKS[kind.__name__].reported]
+    other = [name for name in named if name not in reported(env)]
     if other:
         return f"--info-keys names {other[0]}"
     for module in (source, "mujoco_env"):
@@ -429,14 +384,24 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
     return None
 
 
-def mujoco_task(env: gymnasium.Env) -> MujocoTask:
-    """Create the task of an environment that `reason_for_gymnasium` accepts."""
-    base: Any = env.unwrapped
-    signature = inspect.signature(type(base)).bind(**base.spec.kwargs)
+def reported(env: gymnasium.Env) -> list[str]:
+    """Return the names of the numbers that the task of an environment gives for `info`."""
+    sim = simulations_of([env])
+    return [*sim.task.reward(sim, np.zeros((1, sim.model.nu), np.float32))[1]]
+
+
+def simulations_of(envs: Sequence[gymnasium.Env]) -> Simulations:
+    """Return the simulations of environments that `reason_for_gymnasium` accepts, as those of one task."""
+    bases: list[Any] = [env.unwrapped for env in envs]
+    models, data = [base.model for base in bases], [base.data for base in bases]
+    if isinstance(bases[0], TaskEnv):
+        return Simulations(bases[0].task, bases[0].nominal, models, data)
+    signature = inspect.signature(type(bases[0])).bind(**bases[0].spec.kwargs)
     signature.apply_defaults()
     # A factory may have changed what the environment has stored of its arguments.
-    stored = {name: getattr(base, f"_{name}", getattr(base, name, v)) for name, v in signature.arguments.items()}
-    return TASKS[type(base).__name__](base.model, stored)
+    given = signature.arguments.items()
+    stored = {name: getattr(bases[0], f"_{name}", getattr(bases[0], name, value)) for name, value in given}
+    return Simulations(TASKS[type(bases[0]).__name__](models[0], stored), models[0], models, data)
 
 
 def time_limit(env: gymnasium.Env) -> int:

@@ -1,149 +1,196 @@
-"""A vector environment that steps Gymnasium's MuJoCo tasks without Gymnasium's Python code around each step.
+"""A vector environment that steps simulations of one MuJoCo task together.
 
-Gymnasium creates and resets the environments. A step runs all simulations of the range, and then computes the
-observations, rewards, and terminations of all environments together (see `tasks.py`). The results are the same bits
-as those of Gymnasium's `step`.
+The environments are those of Gymnasium, or a task of the user as one (`TaskEnv`). They begin the episodes. A step runs
+all simulations of the range, and then computes the observations, rewards, and terminations of all of them together
+(see `task.py`). The results are the same bits as those of the environment's `step`.
 
 The state of a simulation can be copied, so a lost environment is restored from a snapshot instead of a replay.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import gymnasium
-import mujoco
 import numpy as np
 
+from shmppo.config.checks import require
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import make_environment
 from shmppo.envs.schedule import Options
-from shmppo.envs.snapshots import SnapshotSpec
-from shmppo.envs.spec import EnvSpec
+from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
+from shmppo.envs.spec import CONTENT, EnvSpec
 from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
+from shmppo.envs.wrappers import batch_actions, random_action
 from shmppo.errors import EnvError
-from shmppo.extensions.mujoco.tasks import mujoco_task, time_limit
+from shmppo.extensions.mujoco.simulations import Simulations, checked
+from shmppo.extensions.mujoco.task import TaskEnv, shared_models
+from shmppo.extensions.mujoco.tasks import simulations_of, time_limit
+from shmppo.utils.user_code import FAILURES, as_config_error
 
-SIMULATION_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
-"""The part of a simulation's state that its next step depends on."""
 
-
-def simulation_snapshot(env: gymnasium.Env) -> SnapshotSpec:
-    """Return the format of a snapshot: the state of the simulation, and the position before its next step."""
-    base: Any = env.unwrapped
-    return SnapshotSpec((mujoco.mj_stateSize(base.model, SIMULATION_STATE) + 1,), np.dtype(np.float64).str)
+def simulation_snapshot(env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
+    """Return the format of a snapshot: `Simulations.get_state`. None: a task of the user does not continue from it."""
+    if isinstance(env.unwrapped, TaskEnv):
+        spec = snapshot_spec(env, choose_action)
+        return None if spec is None else dataclasses.replace(spec, time_limits=0)
+    state = simulations_of([env]).get_state(0)
+    return SnapshotSpec(state.shape, state.dtype.str)
 
 
 class MujocoHandle(GymnasiumHandle):
     """A handle of an environment whose simulation is stepped directly.
 
     Attributes:
-        model, data: the simulation.
-        position: [1], the position before the next step. It is part of the snapshot.
+        simulations: those of the range.
+        row: the number of its own among them.
     """
 
-    position: np.ndarray
+    simulations: Simulations
+    row: int
 
     def make(self) -> None:
         super().make()
-        base: Any = self.env.unwrapped
-        self.model, self.data = base.model, base.data
+        if isinstance(base := self.env.unwrapped, TaskEnv) and base.has_derived_spaces:
+            self._spaces = []  # the task does not know them, so it cannot draw from them
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if len(snapshot):
-            values = snapshot.view(np.float64)
-            mujoco.mj_getState(self.model, self.data, values[:-1], SIMULATION_STATE)
-            values[-1] = self.position[0]
+            snapshot.view(np.float64)[:] = self.simulations.get_state(self.row)
 
     def restore_snapshot(self, snapshot: np.ndarray) -> None:
-        values = snapshot.view(np.float64)
-        mujoco.mj_setState(self.model, self.data, values[:-1], SIMULATION_STATE)
-        self.position[0] = values[-1]
+        self.simulations.set_state(self.row, snapshot.view(np.float64))
 
 
 class MujocoVectorEnv(SyncVectorEnv):
-    """A vector environment of Gymnasium's MuJoCo tasks, stepped together."""
+    """A vector environment of a MuJoCo task, whose simulations are stepped together."""
 
     handles: list[MujocoHandle]  # type: ignore[assignment]
     handle_type = MujocoHandle
 
     def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
-        super().__init__(config, task, low, high, render_mode)
-        count = len(self.handles)
-        env = self.handles[0].env
-        self._task, self._time_limit = mujoco_task(env), time_limit(env)
-        views = self._task.views(self.handles[0].data)
-        ends = np.cumsum([len(view) for view in views.values()])
-        self._rows = np.zeros((count, ends[-1]))
-        self._batch = dict(zip(views, np.split(self._rows, ends[:-1], axis=1), strict=True))
-        self._position = np.zeros(count)
-        self._no_action = np.zeros(self.action_space.shape or (), self.action_space.dtype)
+        with shared_models():
+            super().__init__(config, task, low, high, render_mode)
+        envs = [handle.env for handle in self.handles]
+        self._space = self.action_space  # each wrapper takes time to return it
+        self._sim, self._time_limit = simulations_of(envs), time_limit(envs[0])
+        self._is_own = isinstance(envs[0].unwrapped, TaskEnv)
+        for i, handle in enumerate(self.handles):
+            handle.simulations, handle.row = self._sim, i
         # One row per environment: the reward, then the observation. The hash of an episode covers both.
-        self._results = np.zeros((count, 1 + self.obs[0].shape[1]))
-        self._bytes = [row.data.cast("B") for row in self._results]
-        self._connect()
+        parts = [leaf.extract(envs[0].observation_space) for leaf in self.observation.leaves]
+        ends = np.cumsum([8, *(part.dtype.itemsize * int(np.prod(part.shape)) for part in parts)])
+        rows = np.zeros((len(envs), ends[-1]), np.uint8)
+        self._bytes = [row.data for row in rows]
+        reward, *columns, _ = np.split(rows, ends, axis=1)
+        self._rewards = reward.view(np.float64)[:, 0]
+        pairs = zip(columns, parts, strict=True)
+        self._raw = [column.view(part.dtype).reshape(len(envs), *part.shape) for column, part in pairs]
 
     def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
-        failures = self._simulate(actions)
-        np.concatenate(self._views, out=self._rows.reshape(-1))
-        after = self._task.position(self._batch).copy()
         idle = [i for i, action in enumerate(actions) if action is None]
-        for i in idle:
-            actions[i] = self._no_action
-        outcome = self._task.outcome(self._batch, self._position, after, np.asarray(actions))
-        self._reward_terms = outcome.info
-        self._position[:] = after
-        rewards[:], terminated[:] = outcome.reward, outcome.terminated
-        truncated[:] = self.lengths + 1 == self._time_limit
+        if idle:
+            other = next(action for action in actions if action is not None)
+            actions = [other if action is None else action for action in actions]
+        for i, action in enumerate(actions) if self._skip_failed else ():
+            if i not in idle and (taken := self._begun[i][1]) is not None:
+                taken.append(action)  # a failed episode is repeated
+        batch = batch_actions(self._space, actions)
+        try:
+            raised = self._sim.step(batch, idle)
+            if self._is_own:
+                raised |= self._sim.unstable()
+            rewards[:], terminated[:], self._reward_info = self._sim.outcome(batch)
+            self._store(self._sim.task.observe(self._sim))
+        except FAILURES as error:
+            first, last = self.handles[0].index, self.handles[-1].index
+            raise self._raised(0, f"the task, with environments {first} … {last},", error) from error
+        np.equal(self.lengths, self._time_limit - 1, out=truncated)
         self._stepped.fill(1)
         if idle:
             rewards[idle] = terminated[idle] = truncated[idle] = self._stepped[idle] = 0
-        self._results[:, 0] = rewards
-        np.concatenate(self._task.observe(self._batch), axis=1, out=self._results[:, 1:])
-        self.obs[0][:] = self._results[:, 1:]
+        self._rewards[:] = rewards
         self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
-        return failures
+        return {i: self._raised(i, "step", error) for i, error in raised.items()}
+
+    def _store(self, observation: Any) -> None:
+        """Store a batch of observations. Raises ValueError if a part is missing or has another shape."""
+        for leaf, raw, obs in zip(self.observation.leaves, self._raw, self.obs, strict=True):
+            raw[...] = checked("observe", leaf.extract(observation), raw.shape)
+            obs[...] = (
+                raw if leaf.shape == leaf.env_shape and leaf.kind == "vector" else leaf.to_storage(raw, raw.shape[:1])
+            )
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
-        numbers = self._reward_terms.get(key.path[-1])
+        numbers = self._reward_info.get("/".join(key.path))
         if numbers is None:
             return np.full(len(indices), np.nan)
+        numbers = np.asarray(numbers, np.float64)
         return numbers if len(indices) == len(numbers) else numbers[indices]  # a selection takes longer
 
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
         super().reset_env(i, episode, options)
-        views = self._task.views(self.handles[i].data)
-        self._position[i] = self._task.position({name: view[np.newaxis] for name, view in views.items()})[0]
+        self._sim.load(i)
+
+    def _advance(self, i: int, action: Any) -> tuple[float, bool, bool]:
+        result = super()._advance(i, action)
+        self._sim.load(i)
+        return result
 
     def _remake(self, i: int) -> None:
         super()._remake(i)
-        self._connect()
+        env: Any = self.handles[i].env.unwrapped
+        self._sim.replace(i, env.model, env.data)
 
-    def _connect(self) -> None:
-        """Take views of the memory of the simulations. They change when an environment is created again."""
-        views = [list(self._task.views(handle.data).values()) for handle in self.handles]
-        self._views = [view for of_environment in views for view in of_environment]
-        self._simulations = [(handle.model, handle.data, handle.data.ctrl) for handle in self.handles]
-        for i, handle in enumerate(self.handles):
-            handle.position = self._position[i : i + 1]
 
-    def _simulate(self, actions: list[Any]) -> dict[int, EnvError]:
-        """Run every simulation for one step. Return the errors by environment."""
-        failures = {}
-        steps = self._task.frame_skip
-        forces = "cfrc_ext" in self._task.fields  # `mj_step` does not compute them
-        for i, ((model, data, control), action) in enumerate(zip(self._simulations, actions, strict=True)):
-            if action is None:
-                continue
-            control[:] = action
-            try:
-                mujoco.mj_step(model, data, steps)
-                if forces:
-                    mujoco.mj_rnePostConstraint(model, data)
-            except Exception as error:
-                failures[i] = self._raised(i, "step", error)
-        return failures
+CHECKED_STEPS, MAX_WIDTH = 32, 16
+
+
+def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
+    """Return why a task is stepped one by one: a function gives other bits for several simulations. None: none does.
+
+    Args:
+        config: the configuration of the run.
+        env: an environment that `reason_for_gymnasium` accepts.
+
+    Raises:
+        ConfigError: if a function returns another shape or raises for several simulations, or if the model is another
+            one in each environment.
+    """
+    base: Any = env.unwrapped
+    if not isinstance(base, TaskEnv):
+        return None
+    where, count = f"--env {config.env_id}", min(max(config.num_envs, 2), MAX_WIDTH)
+    with closing(make_environment(config)) as other:
+        equal = base.content_sha256 == getattr(other.unwrapped, CONTENT)
+        require(equal, f"{where} has another model each time that it is made; change models in `randomize`")
+    with as_config_error(f"{where}, for {count} simulations at once,", "; return a row for each of them"):
+        env.reset(seed=0)
+        for _ in range(CHECKED_STEPS):
+            action = random_action(env.action_space)
+            if base.sim.step(batch_actions(env.action_space, [action])) or base.sim.unstable():
+                break
+            together, alone = (
+                _computed(base.sim.repeated(n), batch_actions(env.action_space, [action] * n)) for n in (count, 1)
+            )
+            for (name, rows), (_, one) in zip(together, alone, strict=True):
+                if rows.tobytes() != one.tobytes() * count:
+                    return f"{name} gives other bits for several simulations than for one (a matrix product does)"
+    return None
+
+
+def _computed(sim: Simulations, actions: Any) -> list[tuple[str, np.ndarray]]:
+    """Return arrays that the functions of a task compute, each with the name of its function."""
+    rewards, terminated, info = sim.outcome(actions)
+    observed = sim.task.observe(sim)
+    parts = list(observed.values()) if isinstance(observed, dict) else [observed]
+    named = [("reward", [rewards, *info.values()]), ("terminated", [terminated]), ("observe", parts)]
+    named.append(("control", [sim.controls(actions)]))
+    return [(name, np.asarray(array)) for name, arrays in named for array in arrays]
