@@ -257,7 +257,7 @@ MISTAKES = {
     "name": "Invalid name 'hipp'. Valid names: ..hip., .knee.",
     "field": r"sim has no field qposs \(did you mean qpos",
     "part": "observe must return a dict with hidden, seen",
-    "before": "`before` of the task has no field qpos; it has site_xpos, sensordata",
+    "before": "could not be made: .*`before` of the task has no field qpos; it has site_xpos, sensordata",
     "pair": r"reward must return \(rewards \[n\], info\)",
     "rows": r"for 6 simulations at once, raised .*reward returned shape \(1,\), but it must return shape \(6,\)",
     "control": "the state, which control reads, has no field xpos",

@@ -169,6 +169,9 @@ class TaskEnv(gymnasium.Env):
         self._renderer: Any = None
         self.has_derived_spaces = task.action_space is None and task.observation_space is None
         self.action_space = task.action_space or _control_space(task, self.nominal)
+        space = copy.deepcopy(self.action_space)
+        space.seed(0)
+        self.sim.outcome(batch_actions(space, [space.sample()]))  # so that the fields are known before the first step
         self.observation_space = task.observation_space or _space_of(task.observe(self.sim))
 
     @property
