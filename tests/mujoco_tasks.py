@@ -15,7 +15,7 @@ ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 ARM = """
 <mujoco>
   <option timestep="0.01"/>
-  <size nuserdata="1"/>
+  <size nuserdata="2"/>
   <worldbody>
     <body name="upper" pos="0 0 1">
       <joint name="hip" axis="0 1 0" damping="0.1"/>
@@ -49,6 +49,8 @@ class Arm(shmppo.MujocoTask):
         tip = sim.site_xpos["tip"]
         moved = tip - sim.before.site_xpos["tip"]
         distance = np.abs(tip[:, 2] - sim.userdata[:, 0])
+        for data in sim.data:
+            data.userdata[1] += 0.01
         return moved[:, 0] - distance, {"distance": distance, "success": distance < 0.1}
 
     def terminated(self, sim: Any) -> Any:
@@ -87,7 +89,7 @@ class Weights(Arm):
     """Its observations come from a matrix product, which rounds differently for one row."""
 
     def observe(self, sim: Any) -> Any:
-        return super().observe(sim)["seen"] @ np.random.default_rng(0).standard_normal((8, 7))
+        return super().observe(sim)["seen"] @ np.random.default_rng(0).standard_normal((9, 7))
 
 
 class Cheetah(shmppo.MujocoTask):

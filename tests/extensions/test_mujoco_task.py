@@ -257,7 +257,7 @@ MISTAKES = {
     "name": "Invalid name 'hipp'. Valid names: ..hip., .knee.",
     "field": r"sim has no field qposs \(did you mean qpos",
     "part": "observe must return a dict with hidden, seen",
-    "before": "`before` of the task has no field qpos; it has site_xpos, sensordata",
+    "before": "could not be made: .*`before` of the task has no field qpos; it has site_xpos, sensordata",
     "pair": r"reward must return \(rewards \[n\], info\)",
     "rows": r"for 6 simulations at once, raised .*reward returned shape \(1,\), but it must return shape \(6,\)",
     "control": "the state, which control reads, has no field xpos",
@@ -298,3 +298,17 @@ def test_other_tools_get_an_environment_of_gymnasium() -> None:
     assert isinstance(env, gymnasium.Env)
     assert (env.observation_space.shape, env.action_space.shape) == ((17,), (6,))
     assert env.metadata["render_fps"] == 20
+
+
+def test_the_digest_of_a_model_does_not_depend_on_its_folder(tmp_path: Path) -> None:
+    mesh = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    asset, digests = '<asset><mesh name="m" file="mesh.obj"/></asset>', set()
+    for folder, scale in (("a", 1), ("longer/name", 1), ("other", 2)):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "mesh.obj").write_text(mesh.replace("v 1", f"v {scale}"))
+        text = mujoco_tasks.ARM.replace("<worldbody>", f'{asset}<worldbody><geom type="mesh" mesh="m"/>')
+        (tmp_path / folder / "arm.xml").write_text(text)
+        task = mujoco_tasks.Arm()
+        task.model = tmp_path / folder / "arm.xml"
+        digests.add(task.as_gymnasium().unwrapped.content_sha256)
+    assert len(digests) == 2, "only the mesh of one folder differs"

@@ -125,9 +125,9 @@ class Fields:
         owners = [(name, self.data if name in _KINDS else self.models) for name in self._names]
         self._views = [getattr(many[i], name).reshape(-1) for i in range(len(self)) for name, many in owners]
         ends = np.cumsum([0, *(view.size for view in self._views[: len(owners)])])
-        carried, self._rows = self._rows[:, : self._carried], np.zeros((len(self), ends[-1]))
+        known, self._rows = self._rows, np.zeros((len(self), ends[-1]))
         self.refresh()
-        self._rows[:, : carried.shape[1]] = carried
+        self._rows[:, : known.shape[1]] = known  # a function of the task may have changed the data since the step
         for (name, many), begin, end in zip(owners, ends[:-1], ends[1:], strict=True):
             vars(self)[name] = Part(many[0], name, self._rows[:, begin:end])
 
@@ -160,9 +160,16 @@ class Simulations(Fields):
             self._compute_forces()
         return super().__getattr__(name)
 
+    def like(self, models: list[Any], data: list[Any]) -> Simulations:
+        """Return other simulations of the task that know the same fields, also if functions change data before."""
+        other = Simulations(self.task, self.model, models, data)
+        for name in self._names:
+            getattr(other, name)
+        return other
+
     def repeated(self, count: int) -> Simulations:
         """Return the first simulation `count` times, after its step."""
-        copies = Simulations(self.task, self.model, self.models[:1] * count, self.data[:1] * count)
+        copies = self.like(self.models[:1] * count, self.data[:1] * count)
         copies.before._rows[:] = self.before._rows[0]
         return copies
 
@@ -187,7 +194,7 @@ class Simulations(Fields):
     def controls(self, actions: Any) -> np.ndarray:
         """Return the controls [n, nu] for a batch of actions."""
         self.state.refresh()
-        return checked("control", self.task.control(self.state, actions), (len(self), self.data[0].ctrl.size))
+        return checked("control", self.task.control(self.state, actions), (len(self), self._controlled[0][2].size))
 
     def step(self, actions: Any, idle: Sequence[int] = ()) -> dict[int, Exception]:
         """Step all simulations, except those in `idle`. Return what MuJoCo has raised, by simulation.

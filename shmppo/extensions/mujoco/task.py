@@ -133,10 +133,10 @@ _INTEGERS = ("contype", "conaffinity", "condim", "priority", "limited", "group",
 """Endings of the integer fields of MjModel that do not describe its structure."""
 
 
-def _arrays(model: mujoco.MjModel) -> dict[str, np.ndarray]:
-    """Return the fields of a model that can be randomized, by name."""
-    named = {name: getattr(model, name) for name in dir(model) if not name.startswith(_UNCHANGED)}
-    return {name: value for name, value in named.items() if isinstance(value, np.ndarray) and value.size}
+def _values(struct: Any, excluded: tuple[str, ...] = ("_",)) -> dict[str, Any]:
+    """Return the numbers and arrays of a structure of MuJoCo, by name. excluded: what other names begin with."""
+    named = {name: getattr(struct, name) for name in dir(struct) if not name.startswith(excluded)}
+    return {name: value for name, value in named.items() if isinstance(value, (int, float, np.ndarray))}
 
 
 class TaskEnv(gymnasium.Env):
@@ -160,7 +160,9 @@ class TaskEnv(gymnasium.Env):
         self.nominal = compiled_model(task)
         self._is_randomized = type(task).randomize is not MujocoTask.randomize
         self.model = copy.copy(self.nominal) if self._is_randomized else self.nominal
-        self._fields = [(name, own, getattr(self.nominal, name)) for name, own in _arrays(self.model).items()]
+        fields = _values(self.model, _UNCHANGED).items() if self._is_randomized else ()
+        self._fields = [(name, own, getattr(self.nominal, name)) for name, own in fields if np.ndim(own)]
+        self._options = _values(self.nominal.opt)
         self.data = mujoco.MjData(self.model)
         mujoco.mj_forward(self.model, self.data)  # so that `observe` gets numbers
         self.sim = Simulations(task, self.nominal, [self.model], [self.data])
@@ -169,14 +171,20 @@ class TaskEnv(gymnasium.Env):
         self._renderer: Any = None
         self.has_derived_spaces = task.action_space is None and task.observation_space is None
         self.action_space = task.action_space or _control_space(task, self.nominal)
+        space = copy.deepcopy(self.action_space)
+        space.seed(0)
+        self.sim.outcome(batch_actions(space, [space.sample()]))  # so that the fields are known before the first step
         self.observation_space = task.observation_space or _space_of(task.observe(self.sim))
 
     @property
     def content_sha256(self) -> str:
         """Digest of the compiled model without changes of `randomize`, for the fingerprint of a run."""
-        saved = np.zeros(mujoco.mj_sizeModel(self.nominal), np.uint8)
-        mujoco.mj_saveModel(self.nominal, None, saved)
-        return hashlib.sha256(saved.data).hexdigest()
+        values = _values(self.nominal, ("_", "npaths", "nbuffer")) | _values(self.nominal.opt)
+        digest = hashlib.sha256()
+        for name, value in values.items():
+            if not name.endswith("pathadr"):  # the folder of the files may be another one
+                digest.update(name.encode() + np.asarray(value).tobytes())
+        return digest.hexdigest()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see `gymnasium.Env.reset`."""
@@ -195,9 +203,8 @@ class TaskEnv(gymnasium.Env):
         """Undo what `randomize` has changed for the last episode, and let it change the model again."""
         for _, own, nominal in self._fields:
             own[...] = nominal
-        for name in dir(self.nominal.opt):
-            if not name.startswith("_"):
-                setattr(self.model.opt, name, getattr(self.nominal.opt, name))
+        for name, value in self._options.items():
+            setattr(self.model.opt, name, value)
         self.task.randomize(self.model, self.np_random, options)
         for name, own, nominal in self._fields:
             fixed = own.dtype.kind != "f" and not name.endswith(_INTEGERS)

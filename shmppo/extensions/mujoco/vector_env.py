@@ -177,9 +177,11 @@ def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
             action = random_action(env.action_space)
             if base.sim.step(batch_actions(env.action_space, [action])) or base.sim.unstable():
                 break
-            together, alone = (
-                _computed(base.sim.repeated(n), batch_actions(env.action_space, [action] * n)) for n in (count, 1)
-            )
+            found, state = [], base.get_state()
+            for n in (count, 1):
+                found.append(_computed(base.sim.repeated(n), batch_actions(env.action_space, [action] * n)))
+                base.set_state(state)
+            together, alone = found
             for (name, rows), (_, one) in zip(together, alone, strict=True):
                 if rows.tobytes() != one.tobytes() * count:
                     return f"{name} gives other bits for several simulations than for one (a matrix product does)"
