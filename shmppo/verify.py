@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from shmppo.config.checks import require
 from shmppo.config.command_line import parse
 from shmppo.config.train_config import compute_like
 from shmppo.config.trust import Modules
-from shmppo.errors import print_text, run_command
+from shmppo.errors import ConfigError, print_text, run_command
 from shmppo.utils.commands import program
 from shmppo.utils.files import user_path
 
@@ -29,10 +30,9 @@ class VerifyConfig:
     iterations: int | None = None
     """Number of iterations to execute again. 0: only check the files. None: 10, or all of an exported policy; 1 with
     --dump."""
-    sample: int | None = None
-    """Number of iterations to draw, whose parts between checkpoints are executed, with evaluations. None: one part."""
-    seed: int | None = None
-    """Seed of the draw. None: random."""
+    sample: str | None = None
+    """Number of iterations to draw, or COUNT:SEED to repeat a draw. The parts between checkpoints that contain them are
+    executed, with evaluations. None: one part."""
     dump: Path | None = None
     """Directory to which to write what the iterations compute: rollouts, minibatches, gradients, and weights."""
     workers: int | None = None
@@ -66,10 +66,21 @@ def _verify() -> int:
         verdict = compare_runs((run_dirs[0], run_dirs[1]), workers=options.workers, trust=options.trust)
     else:
         given = {name: value for name, value in vars(options).items() if name != "run_dirs"}
+        given["sample"], given["seed"] = _draw(options.sample)
         given["dump"] = options.dump and user_path(options.dump, "--dump")
         verdict = verify_run(run_dirs[0], **given)
     print_text(verdict.text)
     return int(not verdict.equal)
+
+
+def _draw(text: str | None) -> tuple[int | None, int | None]:
+    """Return the two numbers of --sample. Raises ConfigError if it has another form."""
+    if text is None:
+        return None, None
+    parts = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if parts is None:
+        raise ConfigError(f"--sample is {text}; name a number of iterations, or COUNT:SEED, for example 5 or 5:1234")
+    return int(parts[1]), None if parts[2] is None else int(parts[2])
 
 
 if __name__ == "__main__":

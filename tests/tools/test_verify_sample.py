@@ -149,7 +149,7 @@ def test_a_sample_executes_the_parts_that_contain_what_was_drawn(
 ) -> None:
     verdict = verify_run(trained, sample=1, seed=seed_of(3), workers=0)
     assert capsys.readouterr().out == (
-        f"seed {seed_of(3)} draws 3: 2 of 6 iterations are executed again\n"
+        f"--sample 1:{seed_of(3)} draws 3: 2 of 6 iterations are executed again\n"
         f"executing iterations 3 to 4 of {trained} again\n"
     )
     assert verdict == Verdict(
