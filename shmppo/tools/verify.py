@@ -233,9 +233,8 @@ def _verify_sample(files: RunFiles, sample: int, seed: int | None, workers: int 
     bounds = sorted({begin, *(one.iteration for one in files.checkpoints if one.iteration > begin), last})
     parts = [part for part in itertools.pairwise(bounds) if any(part[0] < iteration <= part[1] for iteration in drawn)]
     executed, total = sum(b - a for a, b in parts), last - begin
-    print(
-        f"--sample {sample}:{seed} draws {', '.join(map(str, drawn))}: {executed} of {total} iterations are executed again"
-    )
+    numbers = ", ".join(map(str, drawn))
+    print(f"--sample {sample}:{seed} draws {numbers}: {executed} of {total} iterations are executed again")
     for first, end in parts:
         rows, digests = execute(files, checkpoint_before(files, first + 1), end, workers, trust, evaluate=True)
         if problem := _mismatch(files, rows) or _different_checkpoint(files, end, digests):
