@@ -128,7 +128,7 @@ class Policies:
     def parameters(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the policy parameters [steps, P] of the policy with these weights."""
         self._weights.copy_(weights)
-        return torch.from_numpy(self._gradients.policy(self._sequences)).double()
+        return torch.from_numpy(self._gradients.outputs(self._sequences)[0]).double()
 
     def kl(self, p: torch.Tensor, q: torch.Tensor) -> float:
         """Return the mean KL(p ‖ q) of two policies, given by their parameters."""
