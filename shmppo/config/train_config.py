@@ -295,11 +295,19 @@ def typed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: if a field does not exist in this version, or if a value has the wrong type.
     """
     check_names(fields)
-    for name, value in fields.items():  # help texts and plots show them
+    defaults = default_fields()  # most fields have their default, which needs no check
+    changed = {name: value for name, value in fields.items() if value is not defaults[name]}
+    for name, value in changed.items():  # help texts and plots show them
         for text in value if isinstance(value, (list, tuple)) else (value,):
             clean = not isinstance(text, str) or printable(text, keep="\n\t") == text
             require(clean, f"{flag(name)} is {shown(text)}; remove its control characters")
-    return {name: _typed(name, field_types()[name], value) for name, value in fields.items()}
+    return {**fields, **{name: _typed(name, field_types()[name], value) for name, value in changed.items()}}
+
+
+@functools.cache
+def default_fields() -> dict[str, Any]:
+    """Return the default of every field of `TrainConfig`."""
+    return {field.name: field.default for field in dataclasses.fields(TrainConfig)}
 
 
 @functools.cache

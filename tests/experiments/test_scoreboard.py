@@ -38,6 +38,7 @@ def run_modules(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[An
     return cases
 
 
+@pytest.mark.long
 def test_the_queue_has_the_cases_of_the_published_tables_and_trains_first_seeds_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -247,6 +247,7 @@ def test_an_unknown_opponent_of_evaluations_is_refused_before_anything_starts(tm
             train_in(tmp_path / "run", BASE, **fields)
 
 
+@pytest.mark.long
 def test_a_round_robin_does_not_depend_on_the_order_of_the_runs_and_a_copy_is_as_good(
     run: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_video_does_not_change_the_episodes(run_dir: Path, tmp_path: Path) -> 
     assert (frames[0] != frames[-1]).any()
 
 
+@pytest.mark.long
 def test_an_mp4_can_be_read_again(run_dir: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("imageio_ffmpeg")
     (length,) = evaluate(run_dir, episodes=1, video=tmp_path / "a.mp4").lengths

@@ -111,6 +111,7 @@ def test_a_branch_whose_learner_is_killed_ends_with_the_same_weights(
     assert_same_numbers(tmp_path / "branch", undisturbed)
 
 
+@pytest.mark.long
 def test_a_branch_and_its_branch_can_be_verified_after_their_parents_were_deleted(whole: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     parent = Path(shutil.copytree(whole, tmp_path / "parent"))

@@ -163,6 +163,7 @@ def test_a_run_ends_without_progress() -> None:
     assert reasons == [*[None] * 7, "return_mean_100:2"]
 
 
+@pytest.mark.long
 def test_the_count_without_progress_survives_a_stop(tmp_path: Path) -> None:
     """The rewards of Counter are the same in every episode, so no evaluation is better than the first one."""
     config = dataclasses.replace(

@@ -76,6 +76,7 @@ def test_a_rollout_contains_the_masks_and_only_actions_that_they_allow(kind: str
     assert 0.4 < mask.mean() < 0.9
 
 
+@pytest.mark.long
 def test_a_policy_learns_good_allowed_actions_and_evaluation_and_policy_use_the_mask(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train_in(run_dir, BASE, env_kwargs=MULTI, learning_rate=0.02, total_steps=100 * 40)

@@ -9,6 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from public_helpers import train_in
 
@@ -39,6 +40,7 @@ def test_the_steps_of_the_annealing_decide_and_not_where_the_run_stops(tmp_path:
     assert train(short)["weights_sha256"] == train_in(tmp_path / "stopped", base, stop_at_iteration=4)["weights_sha256"]
 
 
+@pytest.mark.long
 def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> None:
     """Gradients of 1e-21 have squares that are denormal numbers, which Adam divides by."""
     fields: dict[str, Any] = {"max_grad_norm": 1e-20, "adam_eps": 1e-30, "hidden_size": 8, "encoder_sizes": (8,)}
@@ -50,6 +52,7 @@ def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> No
     assert len(hashes) == 1
 
 
+@pytest.mark.long
 def test_a_callback_cannot_change_the_threads_of_torch(tmp_path: Path) -> None:
     """The torch kernels may add the terms of a sum in another order with more threads."""
 

@@ -15,10 +15,11 @@ from cases import CASES, DISTURBANCES, SEEDED_ONCE, Disturbance, assert_same_num
 DEFAULT = "lstm"
 RESTORED = (
     "gru-plain", "feed-forward-plain", "torch", "agents", "self-play", "teacher", "schedule", "auxiliary",
-    "joint-actions", "snapshots", "vector", "failed-episodes", "evaluations", "evaluations-of-mujoco",
-    "decisions", "acting-on-device", SEEDED_ONCE,
+    "joint-actions", "snapshots", "vector", "failed-episodes", "evaluations", "decisions", SEEDED_ONCE,
 )  # fmt: skip
 """Cases whose fast test kills a worker: their environments, states, and decisions are restored in different ways."""
+RESTORED_LATER = ("evaluations-of-mujoco", "acting-on-device")
+"""Cases whose long test does."""
 CHEAPEST = "a stop without workers"
 WITHOUT_REPLAY = ("no worker", "four workers", "central learning", "sharded learning", "one worker")
 
@@ -31,7 +32,7 @@ def pairs() -> list[object]:
     found = []
     for case in CASES:
         possible = WITHOUT_REPLAY if case == SEEDED_ONCE else tuple(DISTURBANCES)
-        fast = possible if case == DEFAULT else possible[-1:] if case in RESTORED else (CHEAPEST,)
+        fast = possible if case == DEFAULT else possible[-1:] if case in (*RESTORED, *RESTORED_LATER) else (CHEAPEST,)
         for how in possible:
             marks = () if case in (DEFAULT, *RESTORED) else pytest.mark.long
             found.append(pytest.param(case, how, id=f"{case}-{how}", marks=marks if how in fast else OTHER_PAIRS))

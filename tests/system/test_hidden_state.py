@@ -22,6 +22,7 @@ DIFFERS = "the environment is not a function of its seed and its actions: observ
 STRING_SET = f"{DIFFERS}1 of episode 0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", slow_after(1, [0, 2], "8 s"))
 def test_a_run_with_hidden_state_is_not_exact_and_stays_so(
     workers: int, capfd: pytest.CaptureFixture[str], tmp_path: Path

@@ -20,6 +20,7 @@ FOUND = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", slow_after(1, FOUND, "6 s per environment"))
 def test_an_environment_with_hidden_state_is_not_reproducible(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(check_env.main, [f"hidden_state:{name}", "--steps", "100"]) == 1

@@ -157,6 +157,7 @@ def test_the_sentence(returns: dict[str, list[float]], sentence: str) -> None:
     assert MemoryUse(1, returns, {}).sentence == sentence
 
 
+@pytest.mark.long
 def test_the_command_prints_a_sentence_and_draws_a_picture_for_the_report(
     run_dir: Path, use: MemoryUse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
