@@ -18,7 +18,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import TIMED_COLUMNS
 from shmppo.storage.checkpoint import BEST
 from shmppo.storage.checkpoint_file import load_checkpoint
-from shmppo.storage.run_directory import DIRECTORIES, EPISODES, EVALUATIONS, METRICS, TABLES
+from shmppo.storage.run_directory import DIRECTORIES, EPISODES, EVALUATIONS, METRICS, SUMMARY, TABLES
 from shmppo.utils.files import open_file
 
 
@@ -34,7 +34,7 @@ def check_metrics(run_dir: Path, iteration: int) -> None:
 
 
 def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
-    """Remove the rows and files of iterations after a checkpoint, because they are trained again.
+    """Remove the rows and files of iterations after a checkpoint, because they are trained again, and summary.json.
 
     Args:
         run_dir: directory of the run.
@@ -56,6 +56,7 @@ def remove_later(run_dir: Path, iteration: int, *, evaluated: int) -> None:
     for path in [path for name in DIRECTORIES for path in (run_dir / name).glob("*")]:
         if path.stem.isdecimal() and int(path.stem) > iteration:
             path.unlink()
+    (run_dir / SUMMARY).unlink(missing_ok=True)  # its receipt is that of other rows
 
 
 def _rows_until(path: Path, iteration: int) -> tuple[int, int]:

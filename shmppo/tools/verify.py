@@ -85,7 +85,7 @@ class RunFiles(NamedTuple):
     tables: dict[str, dict[str, str]]
     """Digests of its tables (see `recorded_tables`)."""
     receipt: str | None
-    """Its receipt. None: it has ended without one, or before its last iteration."""
+    """Its receipt. None: it has ended without one."""
 
     @property
     def newest(self) -> Checkpoint:
@@ -145,8 +145,7 @@ def read_run(run_dir: Path) -> RunFiles:
         is_copy = number.isdecimal() and int(number) != one.iteration
         require(not is_copy, f"{one.path} is of iteration {one.iteration}; restore it from a copy")
     summary = read_object(run_dir / SUMMARY, "restore it from a copy") if (run_dir / SUMMARY).is_file() else {}
-    # A run that was resumed and then killed has the summary of another iteration.
-    known = summary.get("receipt") if summary.get("iterations") == max(rows, default=0) else None
+    known = summary.get("receipt")
     require(
         known is None or known == receipt(read_object(run_dir / CONFIG, "restore it from a copy")["config"], tables),
         f"{run_dir}: {' or '.join([*tables, CONFIG])} has changed since {SUMMARY} was written; restore it from a copy",

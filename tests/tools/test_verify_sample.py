@@ -24,7 +24,7 @@ from shmppo.models.actor_critic import weights_sha256
 from shmppo.runs.iteration_record import state_digests, state_hash
 from shmppo.storage.checkpoint import BEFORE, BEST, kept_name
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
-from shmppo.storage.history import receipt, recorded_tables
+from shmppo.storage.history import receipt, recorded_tables, remove_later
 from shmppo.tools.verify import Verdict, verify_run
 
 BASE = dataclasses.replace(
@@ -166,6 +166,12 @@ def test_a_repetition_with_workers_and_a_pause_has_the_same_receipt(trained: Pat
     resume(tmp_path / "again", workers=1)
     assert summary_of(tmp_path / "again")["receipt"] == summary_of(trained)["receipt"]
     assert verify_run(tmp_path / "again", iterations=0).equal
+
+
+def test_a_run_that_was_resumed_and_killed_has_no_receipt(trained: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    remove_later(run_dir, 6, evaluated=5)
+    assert verify_run(run_dir, iterations=0).equal
 
 
 def test_a_part_is_executed_without_the_evaluations_of_the_run(trained: Path) -> None:
