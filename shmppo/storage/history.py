@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ def _rows_until(path: Path, iteration: int) -> tuple[int, int]:
 def recorded_tables(run_dir: Path) -> dict[str, dict[str, str]]:
     """Return the SHA-256 of the rows of each iteration in metrics.csv, eval.csv, and episodes.csv, by file.
 
-    Columns that depend on the clock do not count. The digest of the header has the name iteration.
+    Columns that depend on the clock do not count, and neither does NaN at the end of a row, because a file gets columns
+    that its first rows did not have. The digest of the header has the name iteration.
 
     Raises:
         OSError, ValueError, IndexError, csv.Error: if a file cannot be read, or is damaged.
@@ -98,7 +100,8 @@ def _digests(path: Path) -> dict[str, str]:
         kept = [i for i, name in enumerate(header) if name not in (*TIMED_COLUMNS, "eval/seconds")]
         digests: dict[str, Any] = {}
         for row in itertools.chain([header], rows):
-            digests.setdefault(row[0], hashlib.sha256()).update(",".join(row[i] for i in kept).encode() + b"\n")
+            cells = re.sub(r"(,nan)+$", "", ",".join(row[i] for i in kept))
+            digests.setdefault(row[0], hashlib.sha256()).update(cells.encode() + b"\n")
     return {iteration: digest.hexdigest() for iteration, digest in digests.items()}
 
 

@@ -25,6 +25,7 @@ from shmppo.runs.iteration_record import state_digests, state_hash
 from shmppo.storage.checkpoint import BEFORE, BEST, kept_name
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.storage.history import receipt, recorded_tables, remove_later
+from shmppo.storage.run_directory import MetricsFile
 from shmppo.tools.verify import Verdict, verify_run
 
 BASE = dataclasses.replace(
@@ -172,6 +173,14 @@ def test_a_run_that_was_resumed_and_killed_has_no_receipt(trained: Path, tmp_pat
     run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
     remove_later(run_dir, 6, evaluated=5)
     assert verify_run(run_dir, iterations=0).equal
+
+
+def test_a_column_that_a_table_gets_later_changes_no_digest(tmp_path: Path) -> None:
+    table = MetricsFile(tmp_path / "eval.csv", ["iteration", "eval/return"])
+    table.write({"iteration": 1, "eval/return": 2.5})
+    before = recorded_tables(tmp_path)["eval.csv"]["1"]
+    table.write({"iteration": 2, "eval/return": 2.5, "eval/info/success": 1.0})
+    assert recorded_tables(tmp_path)["eval.csv"]["1"] == before
 
 
 def test_a_part_is_executed_without_the_evaluations_of_the_run(trained: Path) -> None:
