@@ -96,7 +96,10 @@ class RunFiles(NamedTuple):
     def recorded(self) -> Rows:
         """The rows, with digests of the rows of eval.csv and episodes.csv as further columns."""
         others = {name: digests for name, digests in self.tables.items() if name != METRICS}
-        return {i: row | {name: others[name].get(str(i), NO_ROW) for name in others} for i, row in self.rows.items()}
+        return {  # a run that an earlier version began may lack rows in these files
+            i: row | {name: others[name].get(str(i), NO_ROW) for name in others if STATE_HASH in row}
+            for i, row in self.rows.items()
+        }
 
     @property
     def begin(self) -> int:

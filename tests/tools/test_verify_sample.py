@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers import slow_after
-from public_helpers import csv_rows, run_fixture, summary_of, train_in
+from public_helpers import csv_rows, remove_receipt, run_fixture, summary_of, train_in
 from test_verify import BASE as SMALL
 
 from shmppo import resume
@@ -181,6 +181,16 @@ def test_a_column_that_a_table_gets_later_changes_no_digest(tmp_path: Path) -> N
     before = recorded_tables(tmp_path)["eval.csv"]["1"]
     table.write({"iteration": 2, "eval/return": 2.5, "eval/info/success": 1.0})
     assert recorded_tables(tmp_path)["eval.csv"]["1"] == before
+
+
+def test_a_run_that_an_earlier_version_began_may_lack_episodes(trained: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    remove_receipt(run_dir)
+    rows = csv_rows(run_dir / "metrics.csv")
+    write_rows(run_dir / "metrics.csv", [{name: row[name] for name in row if name != STATE_HASH} for row in rows])
+    rows = csv_rows(run_dir / "episodes.csv")
+    write_rows(run_dir / "episodes.csv", [row for row in rows if int(row["iteration"]) > 3])
+    assert verify_run(run_dir, sample=1, seed=seed_of(3)).equal
 
 
 def test_a_part_is_executed_without_the_evaluations_of_the_run(trained: Path) -> None:
