@@ -394,8 +394,12 @@ def execute(
     later = next((one.config for one in files.checkpoints if one.iteration >= end), files.newest.config)
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
+    before, how = (
+        {name: getattr(one, name) for name in fields_with(TrainConfig, read_by_schedule=True)}
+        for one in (later if start is None else start.config, later)
+    )
     if evaluate:
-        changes |= {name: getattr(later, name) for name in fields_with(TrainConfig, read_by_schedule=True)}
+        changes |= how
     elif later.env_schedule is None:  # a schedule may read the results of evaluations
         changes |= {"eval_every": None, "eval_env_kwargs": {}}
     if workers is not None:
@@ -425,7 +429,9 @@ def execute(
         named = f"{flag(option)} {getattr(later, option)}"
         require(recorded in (None, found), f"{named} has changed since {files.run_dir} was trained; restore it")
     rows = {iteration: row for iteration, row in again.recorded.items() if iteration > first}
-    more = files.recorded.get(end, {}).get(EVALUATIONS) == NO_ROW  # only the end of this execution was evaluated
-    for iteration in [end] * more if evaluate else rows:
-        rows[iteration].pop(EVALUATIONS, None)
+    for iteration, row in rows.items():
+        missing = NO_ROW in (row.get(EVALUATIONS), files.tables.get(EVALUATIONS, {}).get(str(iteration), NO_ROW))
+        # Only the end of this execution was evaluated, or a resume has changed when or how the run is evaluated.
+        if not evaluate or before != how or (missing and (iteration == end or start is None)):
+            row.pop(EVALUATIONS, None)
     return rows, again.newest.digests

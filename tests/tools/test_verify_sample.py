@@ -193,6 +193,13 @@ def test_a_run_that_an_earlier_version_began_may_lack_episodes(trained: Path, tm
     assert verify_run(run_dir, sample=1, seed=seed_of(3)).equal
 
 
+def test_a_resume_may_change_the_evaluations_within_a_part(tmp_path: Path) -> None:
+    train_in(tmp_path / "run", BASE, eval_every=1, keep_every=3, stop_at_iteration=5)
+    resume(tmp_path / "run", eval_every=3)
+    verdict = verify_run(tmp_path / "run", sample=6, seed=0)
+    assert verdict.equal, verdict.text
+
+
 def test_a_part_is_executed_without_the_evaluations_of_the_run(trained: Path) -> None:
     assert verify_run(trained, from_iteration=2, iterations=3).equal
 
