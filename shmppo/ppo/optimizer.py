@@ -66,8 +66,8 @@ def _power(base: float, exponent: int) -> float:
 
 
 def optimizer_state(buffers: SharedBuffers) -> dict[str, Any]:
-    """Return what a checkpoint stores of the optimizer, in the format of torch.optim."""
-    steps, moments = buffers.optimizer.steps[0], torch.from_numpy(buffers.optimizer.moments.copy())
+    """Return what a checkpoint stores of the optimizer, in the format of torch.optim. The moments are no copies."""
+    steps, moments = buffers.optimizer.steps[0], torch.from_numpy(buffers.optimizer.moments)
     state = {"step": torch.tensor(steps), "exp_avg": moments[0], "exp_avg_sq": moments[1]}
     return {"state": {0: state} if steps else {}}
 

@@ -146,6 +146,13 @@ def test_before_the_first_step_there_is_no_state() -> None:
     assert optimizer_state(memory(np.ones(3))) == {"state": {}}
 
 
+def test_a_state_is_no_copy() -> None:
+    """Each iteration computes a hash of it."""
+    buffers = memory(np.ones(3))
+    step(buffers, [part_of(config_of("adam"), buffers)], np.ones(3), 0.1)
+    assert np.shares_memory(optimizer_state(buffers)["state"][0]["exp_avg"], buffers.optimizer.moments)
+
+
 def test_steps_with_a_gradient_of_zero_count() -> None:
     """Adam's correction of the moments depends on their number."""
     buffers, config = memory(np.ones(3)), config_of("adam")
