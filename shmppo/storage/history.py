@@ -99,9 +99,10 @@ def _digests(path: Path) -> dict[str, str]:
         header = next(rows, [])
         kept = [i for i, name in enumerate(header) if name not in (*TIMED_COLUMNS, "eval/seconds")]
         digests: dict[str, Any] = {}
-        for row in itertools.chain([header], rows):
-            cells = re.sub(r"(,nan)+$", "", ",".join(row[i] for i in kept))
-            digests.setdefault(row[0], hashlib.sha256()).update(cells.encode() + b"\n")
+        for iteration, group in itertools.groupby(itertools.chain([header], rows), lambda row: row[0]):
+            text = "".join([",".join([row[i] for i in kept]) + "\n" for row in group])
+            text = re.sub(r"(,nan)+$", "", text, flags=re.MULTILINE)
+            digests.setdefault(iteration, hashlib.sha256()).update(text.encode())
     return {iteration: digest.hexdigest() for iteration, digest in digests.items()}
 
 
