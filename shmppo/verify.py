@@ -34,7 +34,7 @@ class VerifyConfig:
     """Number of iterations to draw, or COUNT:SEED to repeat a draw. The parts between checkpoints that contain them are
     executed, with evaluations. None: one part."""
     dump: Path | None = None
-    """Directory to which to write what the iterations compute: rollouts, minibatches, gradients, and weights."""
+    """Directory for what the iterations compute: rollouts, minibatches, gradients, and weights."""
     workers: int | None = None
     """Number of worker processes. It does not change the result. None: as in the run."""
     trust: Modules = ()

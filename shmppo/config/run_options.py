@@ -92,7 +92,7 @@ class EvaluationOptions:
     best_by: str = neutral_option("return", common=True)
     """The metric that decides about checkpoint-best.pt: the largest value wins, and among equal values the one with the
     larger return, then the latest. return (of the last 100 training episodes), or a column of metrics.csv or eval.csv
-    such as eval/return or info/is_success, except weights_hash and what depends on the clock. Metrics of training are
+    such as eval/return or info/is_success, except hashes and what depends on the clock. Metrics of training are
     compared in up to 20 iterations, evenly spaced over --total-steps, and at the end of the run; those of evaluations
     after each one."""
     stop_when: tuple[str, ...] = neutral_option((), common=True, unfit_for_search="would end trials before their rungs")

@@ -158,7 +158,7 @@ class DumpLearner(RecordingLearner):
         params, value    [R, O], [R]  what the network computed with `weights`; values are discounted returns
         log_prob         [R, A]    log-probability of each dimension of the action, in nats
         entropy          [R]       of the policy, in nats
-        targets          [R, 3+Q]  advantage, value target, and when the step was taken, the value and the log_prob
+        targets          [R, 3+Q]  advantage, value target, and the value and log_prob from when the step was taken
                                    (Q = A with --ratio per-dimension, else 1)
         advantage_scale  [2]       mean of the advantages, and the factor that normalizes them
         clip, value_clip, ..._coef                  numbers of the loss; infinite: no clipping
