@@ -61,7 +61,7 @@ class Arm(shmppo.MujocoTask):
 
     def reset(self, sim: Any, index: int, generator: Any, options: Any) -> None:
         data = sim.data[index]
-        data.qpos[:] = generator.uniform(-0.3, 0.3, 2)
+        data.qpos[:] = 0.3 * sim.body_mass["upper"] * generator.uniform(-1, 1, 2)
         data.userdata[0] = options.get("height", 1.0) + 0.1 * generator.standard_normal()
 
 
@@ -90,6 +90,19 @@ class Weights(Arm):
 
     def observe(self, sim: Any) -> Any:
         return super().observe(sim)["seen"] @ np.random.default_rng(0).standard_normal((9, 7))
+
+
+class Stateful(Arm):
+    """Its target is an attribute, although the simulations share one task."""
+
+    target = 0.0
+
+    def reset(self, sim: Any, index: int, generator: Any, options: Any) -> None:
+        super().reset(sim, index, generator, options)
+        self.target = generator.uniform()
+
+    def reward(self, sim: Any, action: Any) -> tuple[Any, dict[str, Any]]:
+        return sim.qpos["hip"] - self.target, {}
 
 
 class Cheetah(shmppo.MujocoTask):

@@ -183,10 +183,11 @@ def test_wrappers_step_a_task_one_by_one() -> None:
         assert [handle.episode for handle in envs.handles] == [1, 1, 1]
 
 
-def test_a_function_that_rounds_differently_for_several_simulations_is_found() -> None:
-    assert inspect_task(task_of("Weights")).backend == "gymnasium"
-    with pytest.raises(ConfigError, match="observe gives other bits for several simulations than for one"):
-        inspect_task(task_of("Weights", env_backend="mujoco"))
+@pytest.mark.parametrize(("name", "function"), [("Weights", "observe"), ("Stateful", "reward")])
+def test_a_function_that_gives_other_bits_for_several_simulations_is_found(name: str, function: str) -> None:
+    assert inspect_task(task_of(name)).backend == "gymnasium"
+    with pytest.raises(ConfigError, match=f"{function} gives other bits for several simulations than for one"):
+        inspect_task(task_of(name, env_backend="mujoco"))
 
 
 def test_an_unstable_simulation_ends_its_episode_as_failed() -> None:

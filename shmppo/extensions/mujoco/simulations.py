@@ -167,10 +167,11 @@ class Simulations(Fields):
             getattr(other, name)
         return other
 
-    def repeated(self, count: int) -> Simulations:
-        """Return the first simulation `count` times, after its step."""
+    def repeated(self, count: int, task: Any) -> Simulations:
+        """Return the first simulation `count` times, after its step, for another object of the task's class."""
         copies = self.like(self.models[:1] * count, self.data[:1] * count)
         copies.before._rows[:] = self.before._rows[0]
+        copies.task = task
         return copies
 
     def replace(self, i: int, model: Any, data: Any) -> None:

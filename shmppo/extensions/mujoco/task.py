@@ -192,6 +192,7 @@ class TaskEnv(gymnasium.Env):
         if self._is_randomized:
             self._randomize(options or {})
         mujoco.mj_resetData(self.model, self.data)
+        self.sim.load(0)  # `reset` must not read the last episode
         self.task.reset(self.sim, 0, self.np_random, options or {})
         mujoco.mj_forward(self.model, self.data)
         self.sim.load(0)
