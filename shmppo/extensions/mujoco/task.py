@@ -111,9 +111,6 @@ def compiled_model(task: MujocoTask) -> mujoco.MjModel:
         owner = next(one for one in (task, *type(task).__mro__) if "model" in vars(one))
         folder = Path(getattr(sys.modules[owner.__module__], "__file__", None) or ".").parent
         source = folder / Path(source).expanduser()
-        require(
-            source.is_file(), f"{where}: there is no file {source}; name an MJCF file relative to that of the class"
-        )
     is_file = isinstance(source, Path)
     known = is_file or isinstance(source, mujoco.MjSpec)
     require(known, f"{where} is {source!r}; set it to the path of an MJCF file, an MjSpec, or an MjModel")
@@ -129,8 +126,6 @@ def compiled_model(task: MujocoTask) -> mujoco.MjModel:
 IMAGE_SIZE = 480
 _UNCHANGED = ("_", "mesh_", "tex_", "skin_", "bvh_", "oct_", "name")
 """Fields of MjModel that begin like this are not restored."""
-_INTEGERS = ("contype", "conaffinity", "condim", "priority", "limited", "group", "active", "active0", "matid")
-"""Endings of the integer fields of MjModel that do not describe its structure."""
 
 
 def _values(struct: Any, excluded: tuple[str, ...] = ("_",)) -> dict[str, Any]:
@@ -147,7 +142,6 @@ class TaskEnv(gymnasium.Env):
         nominal: the model without changes of `randomize`.
         model, data: the simulation.
         sim: what the functions of the task get.
-        has_derived_spaces: whether the task has set no space itself.
     """
 
     def __init__(self, task: MujocoTask, render_mode: str | None = None) -> None:
@@ -161,7 +155,7 @@ class TaskEnv(gymnasium.Env):
         self._is_randomized = type(task).randomize is not MujocoTask.randomize
         self.model = copy.copy(self.nominal) if self._is_randomized else self.nominal
         fields = _values(self.model, _UNCHANGED).items() if self._is_randomized else ()
-        self._fields = [(name, own, getattr(self.nominal, name)) for name, own in fields if np.ndim(own)]
+        self._fields = [(own, getattr(self.nominal, name)) for name, own in fields if np.ndim(own)]
         self._options = _values(self.nominal.opt)
         self.data = mujoco.MjData(self.model)
         mujoco.mj_forward(self.model, self.data)  # so that `observe` gets numbers
@@ -169,7 +163,6 @@ class TaskEnv(gymnasium.Env):
         self.metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}
         self.metadata["render_fps"] = max(1, round(1 / self.sim.dt))
         self._renderer: Any = None
-        self.has_derived_spaces = task.action_space is None and task.observation_space is None
         self.action_space = task.action_space or _control_space(task, self.nominal)
         space = copy.deepcopy(self.action_space)
         space.seed(0)
@@ -179,8 +172,8 @@ class TaskEnv(gymnasium.Env):
     @property
     def content_sha256(self) -> str:
         """Digest of the compiled model without changes of `randomize`, for the fingerprint of a run."""
-        values = _values(self.nominal, ("_", "npaths", "nbuffer")) | _values(self.nominal.opt)
-        digest = hashlib.sha256()
+        digest, model = hashlib.sha256(), self.nominal
+        values = _values(model, ("_", "npaths", "nbuffer")) | _values(model.opt) | _values(model.stat)
         for name, value in values.items():
             if not name.endswith("pathadr"):  # the folder of the files may be another one
                 digest.update(name.encode() + np.asarray(value).tobytes())
@@ -202,15 +195,11 @@ class TaskEnv(gymnasium.Env):
 
     def _randomize(self, options: Mapping[str, Any]) -> None:
         """Undo what `randomize` has changed for the last episode, and let it change the model again."""
-        for _, own, nominal in self._fields:
+        for own, nominal in self._fields:
             own[...] = nominal
         for name, value in self._options.items():
             setattr(self.model.opt, name, value)
         self.task.randomize(self.model, self.np_random, options)
-        for name, own, nominal in self._fields:
-            fixed = own.dtype.kind != "f" and not name.endswith(_INTEGERS)
-            if fixed and own.tobytes() != nominal.tobytes():
-                raise ValueError(f"randomize has changed {name}, which is part of the model's structure")
         mujoco.mj_setConst(self.model, self.data)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
