@@ -29,7 +29,7 @@ from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.envs.wrappers import batch_actions, random_action
 from shmppo.errors import EnvError
 from shmppo.extensions.mujoco.simulations import Simulations, checked
-from shmppo.extensions.mujoco.task import TaskEnv, shared_models
+from shmppo.extensions.mujoco.task import MujocoTask, TaskEnv, shared_models
 from shmppo.extensions.mujoco.tasks import simulations_of, time_limit
 from shmppo.utils.user_code import FAILURES, as_config_error
 
@@ -53,11 +53,6 @@ class MujocoHandle(GymnasiumHandle):
 
     simulations: Simulations
     row: int
-
-    def make(self) -> None:
-        super().make()
-        if isinstance(base := self.env.unwrapped, TaskEnv) and base.has_derived_spaces:
-            self._spaces = []  # the task does not know them, so it cannot draw from them
 
     def save_snapshot(self, snapshot: np.ndarray) -> None:
         if len(snapshot):
@@ -84,25 +79,20 @@ class MujocoVectorEnv(SyncVectorEnv):
             handle.simulations, handle.row = self._sim, i
         # One row per environment: the reward, then the observation. The hash of an episode covers both.
         parts = [leaf.extract(envs[0].observation_space) for leaf in self.observation.leaves]
-        ends = np.cumsum([8, *(part.dtype.itemsize * int(np.prod(part.shape)) for part in parts)])
-        rows = np.zeros((len(envs), ends[-1]), np.uint8)
-        self._bytes = [row.data for row in rows]
-        reward, *columns, _ = np.split(rows, ends, axis=1)
-        self._rewards = reward.view(np.float64)[:, 0]
-        pairs = zip(columns, parts, strict=True)
-        self._raw = [column.view(part.dtype).reshape(len(envs), *part.shape) for column, part in pairs]
+        fields: Any = [("reward", np.float64, ()), *((str(k), one.dtype, one.shape) for k, one in enumerate(parts))]
+        rows = np.zeros(len(envs), fields)
+        self._bytes = [row.data for row in rows.view(np.uint8).reshape(len(envs), -1)]
+        self._rewards, *self._raw = (rows[name] for name, *_ in fields)
 
     def _step_environments(
         self, actions: list[Any], rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> dict[int, EnvError]:
         idle = [i for i, action in enumerate(actions) if action is None]
-        if idle:
-            other = next(action for action in actions if action is not None)
-            actions = [other if action is None else action for action in actions]
         for i, action in enumerate(actions) if self._skip_failed else ():
-            if i not in idle and (taken := self._begun[i][1]) is not None:
+            if action is not None and (taken := self._begun[i][1]) is not None:
                 taken.append(action)  # a failed episode is repeated
-        batch = batch_actions(self._space, actions)
+        other = next(action for action in actions if action is not None)
+        batch = batch_actions(self._space, [other if action is None else action for action in actions])
         try:
             raised = self._sim.step(batch, idle)
             if self._is_own:
@@ -124,9 +114,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         """Store a batch of observations. Raises ValueError if a part is missing or has another shape."""
         for leaf, raw, obs in zip(self.observation.leaves, self._raw, self.obs, strict=True):
             raw[...] = checked("observe", leaf.extract(observation), raw.shape)
-            obs[...] = (
-                raw if leaf.shape == leaf.env_shape and leaf.kind == "vector" else leaf.to_storage(raw, raw.shape[:1])
-            )
+            obs[...] = leaf.to_storage(raw, raw.shape[:1])
 
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
         numbers = self._reward_info.get("/".join(key.path))
@@ -178,23 +166,25 @@ def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
             action = random_action(env.action_space)
             if base.sim.step(batch_actions(env.action_space, [action])) or base.sim.unstable():
                 break
-            found, state = [], base.get_state()
-            for n, task in ((count, other.task), (1, base.task)):  # the other one has no state of this episode
-                sim = base.sim.repeated(n, task)
-                found.append(_computed(sim, batch_actions(env.action_space, [action] * n)))
-                base.set_state(state)
-            together, alone = found
+            # The task of `other` has no state of this episode.
+            together, alone = (_computed(base, task, [action] * n) for n, task in ((count, other.task), (1, base.task)))
             for (name, rows), (_, one) in zip(together, alone, strict=True):
                 if rows.tobytes() != one.tobytes() * count:
                     return f"{name} gives other bits for several simulations than for one (does it use @, or state?)"
     return None
 
 
-def _computed(sim: Simulations, actions: Any) -> list[tuple[str, np.ndarray]]:
-    """Return arrays that the functions of a task compute, each with the name of its function."""
-    rewards, terminated, info = sim.outcome(actions)
-    observed = sim.task.observe(sim)
-    parts = list(observed.values()) if isinstance(observed, dict) else [observed]
-    named = [("reward", [rewards, *info.values()]), ("terminated", [terminated]), ("observe", parts)]
-    named.append(("control", [sim.controls(actions)]))
+def _computed(base: TaskEnv, task: MujocoTask, actions: list[Any]) -> list[tuple[str, np.ndarray]]:
+    """Return arrays that the functions of a task compute after a step, each with the name of its function.
+
+    There is one row per action: the simulation of `base` is repeated.
+    """
+    sim, state = base.sim.repeated(len(actions), task), base.get_state()
+    batch = batch_actions(base.action_space, actions)
+    rewards, terminated, info = sim.outcome(batch)
+    observed = task.observe(sim)
+    parts = observed.values() if isinstance(observed, dict) else [observed]
+    named: Any = [("reward", [rewards, *info.values()]), ("terminated", [terminated]), ("observe", parts)]
+    named.append(("control", [sim.controls(batch)]))
+    base.set_state(state)  # functions may write to userdata
     return [(name, np.asarray(array)) for name, arrays in named for array in arrays]
