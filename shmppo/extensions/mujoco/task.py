@@ -172,8 +172,8 @@ class TaskEnv(gymnasium.Env):
     @property
     def content_sha256(self) -> str:
         """Digest of the compiled model without changes of `randomize`, for the fingerprint of a run."""
-        digest, model = hashlib.sha256(), self.nominal
-        values = _values(model, ("_", "npaths", "nbuffer")) | _values(model.opt) | _values(model.stat)
+        values = _values(self.nominal, ("_", "npaths", "nbuffer")) | _values(self.nominal.opt)
+        digest = hashlib.sha256()
         for name, value in values.items():
             if not name.endswith("pathadr"):  # the folder of the files may be another one
                 digest.update(name.encode() + np.asarray(value).tobytes())
