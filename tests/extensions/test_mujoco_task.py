@@ -229,8 +229,8 @@ class Broken(mujoco_tasks.Arm):
         return super().observe(sim)
 
     def reward(self, sim: Any, action: Any) -> Any:
-        if self.mistake == "before":
-            sim.before.qpos  # noqa: B018
+        if self.mistake in ("qpos", "body_mass"):
+            getattr(sim.before, self.mistake)
         rewards, info = super().reward(sim, action)
         if self.mistake == "pair":
             return rewards
@@ -254,7 +254,8 @@ MISTAKES = {
     "name": "Invalid name 'hipp'. Valid names: ..hip., .knee.",
     "field": r"sim has no field qposs \(did you mean qpos",
     "part": "observe must return a dict with hidden, seen",
-    "before": "could not be made: .*`before` of the task has no field qpos; it has site_xpos, sensordata",
+    "qpos": "could not be made: .*`before` of the task has no field qpos; it has site_xpos, sensordata",
+    "body_mass": "`before` of the task has no field body_mass",
     "pair": r"reward must return \(rewards \[n\], info\)",
     "rows": r"for 6 simulations at once, raised .*reward returned shape \(1,\), but it must return shape \(6,\)",
     "control": "the state, which control reads, has no field xpos",

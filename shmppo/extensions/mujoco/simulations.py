@@ -113,7 +113,7 @@ class Fields:
     def __getattr__(self, name: str) -> Any:
         """Add a field, and return it. Called only if there is no such attribute."""
         of_model = name.startswith(tuple(PREFIXES)) and name not in _KINDS and hasattr(self.model, name)
-        if not of_model and name not in self._only:
+        if (not of_model or self._only is self.task.before) and name not in self._only:
             hint = nearest(name, self._only) or f"; it has {', '.join(self._only) or 'none'}"
             raise AttributeError(f"{self._of} has no field {name}{hint}")
         self._names.append(name)
