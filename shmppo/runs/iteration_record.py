@@ -6,7 +6,6 @@ rollout, the advantages, the minibatches, and the gradients.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,51 +18,18 @@ from shmppo.config.checks import require
 from shmppo.lockstep.action_log import episode_ends
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.worker_pool import WorkerPool
-from shmppo.loggers.metrics import STATE_HASH
-from shmppo.models.actor_critic import parameter_views, weights_sha256
+from shmppo.models.actor_critic import parameter_views
 from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients, pack_steps
+from shmppo.runs.train_state import START_FIELDS, digest, leaves
 from shmppo.utils.files import make_parent_directory, write_file
 
-_START_FIELDS = ("model", "optimizer", "schedule", "obs_moments", "return_moments", "discounted_return")
-"""Keys of `Learner.state`."""
 _STEP_FIELDS = (
     "first", "value", "actions", "log_prob", "policy_params", "reward", "terminated", "truncated", "ended_return",
     "ended_length", "ended_episode", "ended_info", "bootstrap",
 )  # fmt: skip
 """Fields of `Rollout` in the order in which a step computes them. The observation comes before them, and what
 extensions add after them."""
-
-
-def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return digests of the parts of a checkpoint that the next iteration depends on, by name.
-
-    An exported policy has only some of them.
-    """
-    learner = checkpoint["learner"]
-    parts = {name: learner[name] for name in _START_FIELDS if name in learner}
-    parts |= {name: checkpoint[name] for name in ("carry", "actions", "episodes") if name in checkpoint}
-    digests = {name: _digest(_leaves(part)) for name, part in parts.items()}
-    if "carry" in checkpoint:
-        weights = weights_sha256(learner["model"].values())
-        digests[STATE_HASH] = state_hash(checkpoint["iteration"], weights, checkpoint)
-    return digests
-
-
-def state_hash(iteration: int, weights: str, state: Mapping[str, Any]) -> str:
-    """Return the first 32 digits of the SHA-256 of a train state, without snapshots and the action log.
-
-    Args:
-        iteration: number of finished iterations. The moments of the optimizer, which are twice as large as the weights,
-            belong only to every tenth hash.
-        weights: SHA-256 of the weights.
-        state: "learner", "carry", and "episodes" of a checkpoint.
-    """
-    learner, carry, episodes = dict(state["learner"], model=weights), dict(state["carry"]), state["episodes"]
-    carry.pop("snapshot")  # another way to step the environments has another one
-    if iteration % 10:
-        del learner["optimizer"]
-    return _digest(_leaves([learner, carry, episodes | {"last": np.array(episodes["last"])}]), 32)
 
 
 @dataclass
@@ -92,9 +58,9 @@ class RecordingLearner(Learner):
         super().publish_statistics(iteration)
         if iteration == self._record.iteration:
             state, carry = self.state(), self._buffers.carries[iteration % 2]
-            parts: dict[str, Iterable[np.ndarray]] = {name: _leaves(state[name]) for name in _START_FIELDS}
+            parts: dict[str, Iterable[np.ndarray]] = {name: leaves(state[name]) for name in START_FIELDS}
             parts |= {"recurrent state": [carry.state], "episodes": [carry.first, carry.episode, carry.episode_length]}
-            self._record.start = {f"{name} at the start": _digest(arrays) for name, arrays in parts.items()}
+            self._record.start = {f"{name} at the start": digest(arrays) for name, arrays in parts.items()}
 
     def update(self, iteration: int, pool: WorkerPool) -> dict[str, float]:
         """Record the rollout, its advantages, and its minibatches."""
@@ -110,7 +76,7 @@ class RecordingLearner(Learner):
             arrays |= {name: getattr(rollout, name) for name in _STEP_FIELDS} | rollout.added
             arrays |= {"advantages": advantages}
             self._record.steps = {name: _compact(array, written.get(name, valid)) for name, array in arrays.items()}
-            self._record.update["minibatches"] = _digest(_used_parts(minibatches))
+            self._record.update["minibatches"] = digest(_used_parts(minibatches))
         return super().update(iteration, pool)
 
     def _reduce_results(self) -> tuple[dict[str, float], float]:
@@ -119,8 +85,8 @@ class RecordingLearner(Learner):
         if self._active:
             self._place = divmod(len(self._record.update) // 2, self.config.minibatches)
             place = "(minibatch {1} of epoch {0})".format(*self._place)
-            self._record.update[f"weights before {place}"] = _digest([self._buffers.published.weights])
-            self._record.update[f"gradients {place}"] = _digest([self._buffers.shard_results.total])
+            self._record.update[f"weights before {place}"] = digest([self._buffers.published.weights])
+            self._record.update[f"gradients {place}"] = digest([self._buffers.shard_results.total])
         return result
 
     def _device_results(self, row: int) -> tuple[dict[str, float], float, float]:
@@ -128,7 +94,7 @@ class RecordingLearner(Learner):
         if self._active:
             epoch, minibatch = divmod(len(self._record.update) - 1, self.config.minibatches)
             results = self._buffers.shard_results.minibatches[row]
-            self._record.update[f"results (minibatch {minibatch} of epoch {epoch})"] = _digest([results])
+            self._record.update[f"results (minibatch {minibatch} of epoch {epoch})"] = digest([results])
         return super()._device_results(row)
 
 
@@ -283,26 +249,6 @@ def _used_parts(minibatches: Minibatches) -> Iterator[np.ndarray]:
     used = int(minibatches.bounds[0, -1, -1])
     yield from (minibatches.sequences[:used], minibatches.order[:, :used], minibatches.bounds, minibatches.steps)
     yield from (minibatches.advantage_scale, minibatches.coefficients)
-
-
-def _leaves(value: Any) -> Iterator[np.ndarray]:
-    """Yield the arrays and numbers in the state of a learner."""
-    if isinstance(value, (Mapping, list, tuple)):
-        # A checkpoint of an earlier version may have its arrays in another order.
-        for part in (value[name] for name in sorted(value, key=str)) if isinstance(value, Mapping) else value:
-            yield from _leaves(part)
-    elif isinstance(value, (torch.Tensor, np.ndarray)):
-        yield np.asarray(value)
-    else:
-        yield np.frombuffer(repr(value).encode(), np.uint8)
-
-
-def _digest(arrays: Iterable[np.ndarray], digits: int = 16) -> str:
-    """Return the first digits of the SHA-256 of the bytes of arrays."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()[:digits]
 
 
 def _text(values: np.ndarray) -> str:

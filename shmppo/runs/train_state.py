@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,13 @@ from shmppo.lockstep.feature import Feature
 from shmppo.lockstep.learner import Learner
 from shmppo.lockstep.pool import Times
 from shmppo.loggers.metrics import HASH_DIGITS, STATE_HASH, WEIGHTS_HASH
+from shmppo.models.actor_critic import weights_sha256
 from shmppo.models.user_module import user_modules
 from shmppo.parallel.process_group import SINGLE_PROCESS, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.gae import explained_variance
 from shmppo.runs.decisions import Decisions
 from shmppo.runs.episode_statistics import EpisodeStatistics
-from shmppo.runs.iteration_record import state_hash
 from shmppo.utils import machine
 from shmppo.utils.phase_timer import PHASES
 from shmppo.utils.program import source_digests
@@ -37,6 +38,8 @@ REPLAY_LIMIT = 1_000_000
 """Steps of an episode that are recorded for a replay. A longer one is restarted where it would need a replay."""
 
 log = logging.getLogger(__name__)
+START_FIELDS = ("model", "optimizer", "schedule", "obs_moments", "return_moments", "discounted_return")
+"""Keys of `Learner.state`."""
 
 
 class TrainState:
@@ -300,3 +303,54 @@ def waiting_share(worker_seconds: np.ndarray) -> float:
         worker_seconds: [W], seconds that each worker took for its part of the rollout.
     """
     return float(1 - worker_seconds.mean() / max(worker_seconds.max(), 1e-12))
+
+
+def state_digests(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return digests of the parts of a checkpoint that the next iteration depends on, by name.
+
+    An exported policy has only some of them.
+    """
+    learner = checkpoint["learner"]
+    parts = {name: learner[name] for name in START_FIELDS if name in learner}
+    parts |= {name: checkpoint[name] for name in ("carry", "actions", "episodes") if name in checkpoint}
+    digests = {name: digest(leaves(part)) for name, part in parts.items()}
+    if "carry" in checkpoint:
+        weights = weights_sha256(learner["model"].values())
+        digests[STATE_HASH] = state_hash(checkpoint["iteration"], weights, checkpoint)
+    return digests
+
+
+def state_hash(iteration: int, weights: str, state: Mapping[str, Any]) -> str:
+    """Return the first 32 digits of the SHA-256 of a train state, without snapshots and the action log.
+
+    Args:
+        iteration: number of finished iterations. The moments of the optimizer, which are twice as large as the weights,
+            belong only to every tenth hash.
+        weights: SHA-256 of the weights.
+        state: "learner", "carry", and "episodes" of a checkpoint.
+    """
+    learner, carry, episodes = dict(state["learner"], model=weights), dict(state["carry"]), state["episodes"]
+    carry.pop("snapshot")  # another way to step the environments has another one
+    if iteration % 10:
+        del learner["optimizer"]
+    return digest(leaves([learner, carry, episodes | {"last": np.array(episodes["last"])}]), 32)
+
+
+def leaves(value: Any) -> Iterator[np.ndarray]:
+    """Yield the arrays and numbers in the state of a learner."""
+    if isinstance(value, (Mapping, list, tuple)):
+        # A checkpoint of an earlier version may have its arrays in another order.
+        for part in (value[name] for name in sorted(value, key=str)) if isinstance(value, Mapping) else value:
+            yield from leaves(part)
+    elif isinstance(value, (torch.Tensor, np.ndarray)):
+        yield np.asarray(value)
+    else:
+        yield np.frombuffer(repr(value).encode(), np.uint8)
+
+
+def digest(arrays: Iterable[np.ndarray], digits: int = 16) -> str:
+    """Return the first digits of the SHA-256 of the bytes of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:digits]

@@ -27,9 +27,10 @@ from shmppo.loggers.metrics import DECISIVE, GLOSSARY, HASH_DIGITS, STATE_HASH, 
 from shmppo.models.actor_critic import weights_sha256
 from shmppo.parallel.process_group import SINGLE_PROCESS
 from shmppo.runs import launch
-from shmppo.runs.iteration_record import DumpLearner, IterationRecord, RecordingLearner, first_difference, state_digests
+from shmppo.runs.iteration_record import DumpLearner, IterationRecord, RecordingLearner, first_difference
 from shmppo.runs.session import LearnerType
 from shmppo.runs.start import load_initial_weights
+from shmppo.runs.train_state import state_digests
 from shmppo.storage.checkpoint import KEPT, no_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.storage.history import receipt, recorded_tables

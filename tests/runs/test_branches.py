@@ -20,7 +20,7 @@ from shmppo.config.resumable import BRANCHABLE, resumed_config
 from shmppo.config.train_config import TrainConfig
 from shmppo.loggers.metrics import HASHES, STATE_HASH
 from shmppo.plotting.curves import group_runs, read_run
-from shmppo.runs.iteration_record import state_digests
+from shmppo.runs.train_state import state_digests
 from shmppo.storage.checkpoint import kept_name, load_selected_checkpoint
 from shmppo.storage.checkpoint_file import load_checkpoint
 from shmppo.tools.export_policy import export_policy

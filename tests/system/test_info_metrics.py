@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from conftest import summary_of
 from environments import Reach
-from public_helpers import run_fixture, slow_after, train_in, untimed_rows
+from public_helpers import remove_receipt, run_fixture, slow_after, train_in, untimed_rows
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.errors import ConfigError, EnvError
@@ -112,6 +112,7 @@ def test_plot_and_verify_know_the_metrics(trained: Path, tmp_path: Path) -> None
     true = untimed_rows(trained / "metrics.csv")[6]["info/is_success"]
     text = (other / "metrics.csv").read_text()
     (other / "metrics.csv").write_text("".join(line.replace(f",{true},", ",0.125,") for line in text.splitlines(True)))
+    remove_receipt(other)
     verdict = verify_run(other, from_iteration=5, iterations=5)
     assert not verdict.equal
     assert "differs: info/is_success is " in verdict.text

@@ -21,7 +21,7 @@ from shmppo import resume
 from shmppo.errors import ConfigError
 from shmppo.loggers.metrics import STATE_HASH, WEIGHTS_HASH
 from shmppo.models.actor_critic import weights_sha256
-from shmppo.runs.iteration_record import state_digests, state_hash
+from shmppo.runs.train_state import state_digests, state_hash
 from shmppo.storage.checkpoint import BEFORE, BEST, kept_name
 from shmppo.storage.checkpoint_file import load_checkpoint, write_checkpoint
 from shmppo.storage.history import receipt, recorded_tables, remove_later
