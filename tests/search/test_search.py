@@ -79,7 +79,7 @@ def test_a_continued_trial_has_the_weights_of_a_run_with_its_options(undisturbed
     assert summary["exact"] is not False  # None: the run may end before the check of the environment
 
 
-@pytest.mark.long
+@pytest.mark.slow(reason="15 s on two cores")
 @pytest.mark.usefixtures("no_process_left")
 def test_the_best_trial_is_compared_with_the_unchanged_options_on_new_seeds(undisturbed: Path, tmp_path: Path) -> None:
     shutil.copytree(undisturbed, tmp_path / "search")

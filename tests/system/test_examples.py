@@ -31,8 +31,18 @@ SHORT = (
 )  # fmt: skip
 
 
+LIKE_OTHERS = ("ant", "hopper", "humanoid", "walker2d")
+"""Examples that differ from halfcheetah.py only in their options."""
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(path, marks=pytest.mark.slow(reason="8 s each") if path.stem in LIKE_OTHERS else (), id=path.stem)
+        for path in EXAMPLES
+    ],
+)
 def test_an_example_trains(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(example.parent))  # as for a script that is run
     for module in NEEDED.get(example.stem, ()):

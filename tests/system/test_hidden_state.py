@@ -49,7 +49,7 @@ def test_a_history_that_a_resume_does_not_restore_is_found(tmp_path: Path) -> No
     assert not resume(tmp_path / "run", callback=wait_for_the_check)["exact"]
 
 
-@pytest.mark.long
+@pytest.mark.slow(reason="15 s on two cores")
 def test_the_environment_of_evaluations_is_checked_if_a_decision_reads_them(tmp_path: Path) -> None:
     config = dataclasses.replace(
         SMALL, env="hidden_state:ClockOf", eval_env_kwargs={"clock": True}, eval_every=1, eval_episodes=1,

@@ -43,7 +43,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow(reason="15 s on two cores")
 def test_a_run_without_what_only_linux_has(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
