@@ -92,6 +92,13 @@ class Weights(Arm):
         return super().observe(sim)["seen"] @ np.random.default_rng(0).standard_normal((9, 7))
 
 
+class Mixing(Arm):
+    """Its reward for one simulation depends on another one."""
+
+    def reward(self, sim: Any, action: Any) -> tuple[Any, dict[str, Any]]:
+        return sim.qpos["hip"] - sim.qpos[0, 0], {}
+
+
 class Stateful(Arm):
     """Its target is an attribute, although the simulations share one task."""
 

@@ -183,7 +183,7 @@ def test_wrappers_step_a_task_one_by_one() -> None:
         assert [handle.episode for handle in envs.handles] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("name", "function"), [("Weights", "observe"), ("Stateful", "reward")])
+@pytest.mark.parametrize(("name", "function"), [("Weights", "observe"), ("Stateful", "reward"), ("Mixing", "reward")])
 def test_a_function_that_gives_other_bits_for_several_simulations_is_found(name: str, function: str) -> None:
     assert inspect_task(task_of(name)).backend == "gymnasium"
     with pytest.raises(ConfigError, match=f"{function} gives other bits for several simulations than for one"):
@@ -257,7 +257,7 @@ MISTAKES = {
     "qpos": "could not be made: .*`before` of the task has no field qpos; it has site_xpos, sensordata",
     "body_mass": "`before` of the task has no field body_mass",
     "pair": r"reward must return \(rewards \[n\], info\)",
-    "rows": r"for 6 simulations at once, raised .*reward returned shape \(1,\), but it must return shape \(6,\)",
+    "rows": r"for several simulations at once, raised .*reward returned shape \(1,\), but it must return shape \(32,\)",
     "control": "the state, which control reads, has no field xpos",
     "reset": "no such leg",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -167,10 +168,11 @@ class Simulations(Fields):
             getattr(other, name)
         return other
 
-    def repeated(self, count: int, task: Any) -> Simulations:
-        """Return the first simulation `count` times, after its step, for another object of the task's class."""
-        copies = self.like(self.models[:1] * count, self.data[:1] * count)
-        copies.before._rows[:] = self.before._rows[0]
+    def copied(self, steps: Sequence[Simulations], task: Any) -> Simulations:
+        """Return copies of the first simulation of each of `steps`, for another object of the task's class."""
+        copies = self.like([one.models[0] for one in steps], [copy.copy(one.data[0]) for one in steps])
+        for row, one in zip(copies.before._rows, steps, strict=True):
+            row[:] = one.before._rows[0]
         copies.task = task
         return copies
 

@@ -29,7 +29,7 @@ from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.envs.wrappers import batch_actions, random_action
 from shmppo.errors import EnvError
 from shmppo.extensions.mujoco.simulations import Simulations, checked
-from shmppo.extensions.mujoco.task import MujocoTask, TaskEnv, shared_models
+from shmppo.extensions.mujoco.task import TaskEnv, shared_models
 from shmppo.extensions.mujoco.tasks import simulations_of, time_limit
 from shmppo.utils.user_code import FAILURES, as_config_error
 
@@ -138,7 +138,7 @@ class MujocoVectorEnv(SyncVectorEnv):
         self._sim.replace(i, env.model, env.data)
 
 
-CHECKED_STEPS, MAX_WIDTH = 32, 16
+CHECKED_STEPS = 32
 
 
 def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
@@ -155,36 +155,44 @@ def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
     base: Any = env.unwrapped
     if not isinstance(base, TaskEnv):
         return None
-    where, count = f"--env {config.env_id}", min(max(config.num_envs, 2), MAX_WIDTH)
+    where = f"--env {config.env_id}"
     with closing(make_environment(config)) as made:
         other: Any = made.unwrapped
         equal = base.content_sha256 == other.content_sha256
         require(equal, f"{where} has another model each time that it is made; change models in `randomize`")
-    with as_config_error(f"{where}, for {count} simulations at once,", "; return a row for each of them"):
+    with as_config_error(f"{where}, for several simulations at once,", "; return a row for each of them"):
         env.reset(seed=0)
-        for _ in range(CHECKED_STEPS):
+        steps: list[Simulations] = []
+        actions: list[Any] = []
+        alone: list[list[tuple[str, np.ndarray]]] = []
+        while len(steps) < CHECKED_STEPS:
             action = random_action(env.action_space)
-            if base.sim.step(batch_actions(env.action_space, [action])) or base.sim.unstable():
+            batch = batch_actions(env.action_space, [action])
+            if base.sim.step(batch) or base.sim.unstable():
                 break
-            # The task of `other` has no state of this episode.
-            together, alone = (_computed(base, task, [action] * n) for n, task in ((count, other.task), (1, base.task)))
-            for (name, rows), (_, one) in zip(together, alone, strict=True):
-                if rows.tobytes() != one.tobytes() * count:
-                    return f"{name} gives other bits for several simulations than for one (does it use @, or state?)"
+            actions.append(action)
+            steps.append(base.sim.copied([base.sim], base.task))
+            alone.append(_computed(base.sim.copied([base.sim], base.task), batch))
+        if not steps:
+            return None
+        # The task of `other` has no state of this episode.
+        together = _computed(base.sim.copied(steps, other.task), batch_actions(env.action_space, actions))
+    for k, (name, rows) in enumerate(together):
+        if rows.tobytes() != b"".join(parts[k][1].tobytes() for parts in alone):
+            return f"{name} gives other bits for several simulations than for one (does it mix rows, use @, or state?)"
     return None
 
 
-def _computed(base: TaskEnv, task: MujocoTask, actions: list[Any]) -> list[tuple[str, np.ndarray]]:
-    """Return arrays that the functions of a task compute after a step, each with the name of its function.
-
-    There is one row per action: the simulation of `base` is repeated.
-    """
-    sim, state = base.sim.repeated(len(actions), task), base.get_state()
-    batch = batch_actions(base.action_space, actions)
-    rewards, terminated, info = sim.outcome(batch)
-    observed = task.observe(sim)
-    parts = observed.values() if isinstance(observed, dict) else [observed]
-    named: Any = [("reward", [rewards, *info.values()]), ("terminated", [terminated]), ("observe", parts)]
-    named.append(("control", [sim.controls(batch)]))
-    base.set_state(state)  # functions may write to userdata
+def _computed(sim: Simulations, actions: Any) -> list[tuple[str, np.ndarray]]:
+    """Return arrays that the functions of the task compute after a step, each with the name of its function."""
+    rewards, terminated, info = sim.outcome(actions)
+    named: Any = [("reward", [rewards, *info.values()]), ("terminated", [terminated])]
+    named += [("observe", _parts(sim.task.observe(sim))), ("control", [sim.controls(actions)])]
     return [(name, np.asarray(array)) for name, arrays in named for array in arrays]
+
+
+def _parts(observation: Any) -> list[Any]:
+    """Return the arrays of a batch of observations."""
+    if isinstance(observation, dict):
+        return [part for value in observation.values() for part in _parts(value)]
+    return [observation]
