@@ -160,8 +160,9 @@ def disturb(case: str, how: Disturbance, run_dir: Path, parent: Path | None = No
 
 def numbers_of(run_dir: Path, table: str = "metrics.csv") -> list[dict[str, str]]:
     """The rows of a table, without what depends on the clock."""
-    others = (*TIMED_COLUMNS, "eval/seconds")
-    return [{name: value for name, value in row.items() if name not in others} for row in csv_rows(run_dir / table)]
+    return [
+        {name: value for name, value in row.items() if name not in TIMED_COLUMNS} for row in csv_rows(run_dir / table)
+    ]
 
 
 def assert_same_numbers(found: Path, expected: Path) -> None:

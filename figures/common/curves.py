@@ -27,7 +27,7 @@ def draw_curve(axis: Axes, folder: Path, name: str, column: str, label: str, col
         draw_aggregate(axis, curve, label, color)
 
 
-def draw_evaluations(axis: Axes, rows: Sequence[Row], color: str) -> None:
-    """Draw the return of the final evaluation of each run as a circle."""
-    steps, returns = ([float(row[column]) for row in rows] for column in ("env_steps", "evaluate_return"))
-    axis.plot(steps, returns, "o", color=color, markersize=4, fillstyle="none")
+def draw_evaluations(axis: Axes, rows: Sequence[Row], color: str, column: str = "evaluate_return") -> None:
+    """Draw a column of the final evaluation of each run as a circle."""
+    steps, values = ([float(row[name]) for row in rows] for name in ("env_steps", column))
+    axis.plot(steps, values, "o", color=color, markersize=4, fillstyle="none")

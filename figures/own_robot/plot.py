@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from figures.common.command_line import picture_path
-from figures.common.curves import draw_curve
+from figures.common.curves import draw_curve, draw_evaluations
 from figures.common.provenance import caption
 from figures.common.tables import distinct, read_rows
 from shmppo.plotting.style import COLORS, group_thousands, label, new_figure, save
@@ -26,8 +26,7 @@ def main() -> None:
     figure, (axis,) = new_figure(1, 1, height=3.4, headline=f"Success in 100 episodes at the end: {texts}")
     for (case, name), color in zip(NAMES.items(), COLORS, strict=False):
         draw_curve(axis, TABLE.with_name("curves"), case, "info/is_success", name, color)
-        ends = [(float(row["env_steps"]), float(row["success"])) for row in table if row["case"] == case]
-        axis.plot(*zip(*ends, strict=True), "o", color=color, markersize=4, fillstyle="none")
+        draw_evaluations(axis, [row for row in table if row["case"] == case], color, "success")
     group_thousands(axis)
     label(axis, "environment steps", "success, last 100 episodes", "An arm holds a payload of unknown mass at a target")
     axis.legend(loc="center right")

@@ -118,13 +118,13 @@ def columns(config: TrainConfig) -> tuple[str, ...]:
 
 
 _GROUPS = {name: group for name, (group, _) in (_DESCRIBED | _ADDED).items()}
-TIMED_COLUMNS = tuple(name for name, group in _GROUPS.items() if group == "time")
-"""Columns of metrics.csv that depend on the clock. All others are functions of the configuration."""
+TIMED_COLUMNS = (*(name for name, group in _GROUPS.items() if group == "time"), "eval/seconds")
+"""Columns of metrics.csv and eval.csv that depend on the clock. All others are functions of the configuration."""
 
 DECISIVE = tuple(
     name
     for name in dict.fromkeys([*GLOSSARY, *ADDED_GLOSSARY, *EVALUATION_GLOSSARY])
-    if name not in (*TIMED_COLUMNS, "eval/seconds", *HASHES)
+    if name not in (*TIMED_COLUMNS, *HASHES)
 )
 """Metrics that are the same in two runs of one configuration, also after crashes and resumes."""
 

@@ -333,7 +333,7 @@ def state_hash(iteration: int, weights: str, state: Mapping[str, Any]) -> str:
     carry.pop("snapshot")  # another way to step the environments has another one
     if iteration % 10:
         del learner["optimizer"]
-    return digest(leaves([learner, carry, episodes | {"last": np.array(episodes["last"])}]), 32)
+    return digest(leaves([learner, carry, episodes | {"last": np.array(episodes["last"])}]), 2 * HASH_DIGITS)
 
 
 def leaves(value: Any) -> Iterator[np.ndarray]:

@@ -97,7 +97,7 @@ def _digests(path: Path) -> dict[str, str]:
     with open_file(path, "r", newline="", encoding="utf-8") as file:
         rows = csv.reader(line for line in file if line.endswith("\n"))
         header = next(rows, [])
-        kept = [i for i, name in enumerate(header) if name not in (*TIMED_COLUMNS, "eval/seconds")]
+        kept = [i for i, name in enumerate(header) if name not in TIMED_COLUMNS]
         digests: dict[str, Any] = {}
         for iteration, group in itertools.groupby(itertools.chain([header], rows), lambda row: row[0]):
             text = "".join([",".join([row[i] for i in kept]) + "\n" for row in group])

@@ -395,12 +395,12 @@ def execute(
     later = next((one.config for one in files.checkpoints if one.iteration >= end), files.newest.config)
     changes = _QUIET | {"stop_at_iteration": end, "skip_bad_episodes": later.skip_bad_episodes}
     changes |= {"total_steps": later.total_steps, "anneal_steps": later.anneal_horizon}
-    before, how = (
+    at_start, at_end = (
         {name: getattr(one, name) for name in fields_with(TrainConfig, read_by_schedule=True)}
         for one in (later if start is None else start.config, later)
     )
     if evaluate:
-        changes |= how
+        changes |= at_end
     elif later.env_schedule is None:  # a schedule may read the results of evaluations
         changes |= {"eval_every": None, "eval_env_kwargs": {}}
     if workers is not None:
@@ -433,6 +433,6 @@ def execute(
     for iteration, row in rows.items():
         missing = NO_ROW in (row.get(EVALUATIONS), files.tables.get(EVALUATIONS, {}).get(str(iteration), NO_ROW))
         # Only the end of this execution was evaluated, or a resume has changed when or how the run is evaluated.
-        if not evaluate or before != how or (missing and (iteration == end or start is None)):
+        if not evaluate or at_start != at_end or (missing and (iteration == end or start is None)):
             row.pop(EVALUATIONS, None)
     return rows, again.newest.digests

@@ -93,7 +93,8 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
     named = {*modules}
     packages = {module.partition(".")[0] for module in named}
     script = getattr(sys.modules["__main__"], "__file__", None)
-    roots = tuple(f"{root}{os.sep}" for root in [Path.cwd(), *([Path(script).resolve().parent] if script else [])])
+    folders = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
+    roots = tuple(os.path.join(folder, "") for folder in folders)
     digests = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)

@@ -15,6 +15,7 @@ from public_helpers import SIX_ITERATIONS, python, slow_after, summary_of, train
 
 from shmppo import resume, train
 from shmppo.loggers.summary import RunSummary
+from shmppo.utils.program import source_digests
 
 pytestmark = pytest.mark.usefixtures("background_check")
 SMALL = dataclasses.replace(SIX_ITERATIONS, rollout_steps=16, total_steps=4 * 64)
@@ -151,6 +152,11 @@ def test_a_script_whose_environment_has_changed_makes_the_run_inexact(tmp_path: 
         assert python("script.py", step, cwd=tmp_path, env=paths).returncode == 0
         reasons.append(summary_of(tmp_path / "run")["inexact_reasons"])
     assert reasons == [[], [], ["the code of __main__ has changed since the run was stopped"]]
+
+
+def test_the_code_of_a_program_is_found_in_the_root_directory(user_module: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir("/")
+    assert user_module.__name__ in source_digests(["environments"])
 
 
 def test_a_schedule_that_is_random_makes_a_run_inexact(tmp_path: Path) -> None:
