@@ -78,6 +78,8 @@ class Kernels:
         # Functions of float64.c, which are the same in all variants.
         self.orthonormalize = _function(library, "orthonormalize", None, address, size, size, address)
         self.lru_factors = _function(library, "lru_factors", None, address, address, size, address, address)
+        real = ctypes.c_double
+        self.merge_moments = _function(library, "merge_moments", real, real, *[address] * 4, size, size)
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:

@@ -68,3 +68,21 @@ void lru_factors(const float *log_decay, const float *log_phase, int64_t H, floa
         derivatives[4 * H + u] = (float)(phase * real);
     }
 }
+
+/* Merge n batches of samples into a mean and a sum of squared deviations [size], in order (Chan, Golub, LeVeque 1979):
+ * M2 = M2a + M2b + δ²·na·nb/(na+nb). `counts` [n] are the sizes of the batches, and `moments` [n, 2, size] their means and
+ * sums of squared deviations. Return the number of all samples. */
+double merge_moments(double count, double *mean, double *m2, const int64_t *counts, const double *moments, int64_t n,
+                     int64_t size) {
+    for (int64_t i = 0; i < n; i++, moments += 2 * size) {
+        if (counts[i] == 0) continue;
+        double own = (double)counts[i], total = count + own, share = own / total, weight = count * own / total;
+        for (int64_t j = 0; j < size; j++) {
+            double delta = moments[j] - mean[j];
+            mean[j] += delta * share;
+            m2[j] = m2[j] + moments[size + j] + delta * delta * weight;
+        }
+        count = total;
+    }
+    return count;
+}

@@ -69,6 +69,33 @@ def adam(arrays: Sequence[np.ndarray], *numbers: float) -> None:
     weights -= rate * m / (np.sqrt(v) * scale + eps)
 
 
+def merge_moments(count: float, mean: np.ndarray, m2: np.ndarray, counts: np.ndarray, moments: np.ndarray) -> float:
+    """Merge batches of samples into a mean and a sum of squared deviations, in order. Return the number of all samples.
+
+    Batches are merged pairwise (Chan, Golub, LeVeque 1979): M2 = M2a + M2b + δ²·na·nb/(na+nb).
+
+    Args:
+        count: number of samples before.
+        mean: float64 [size], updated in place.
+        m2: float64 [size], the sum of squared deviations, updated in place.
+        counts: [n], number of samples of each batch.
+        moments: [n, 2, size], mean and sum of squared deviations of each batch.
+    """
+    if supported_variants():
+        counts, moments = np.ascontiguousarray(counts, np.int64), np.ascontiguousarray(moments, np.float64)
+        addresses = (array.ctypes.data for array in (mean, m2, counts, moments))
+        merged: float = kernels().merge_moments(count, *addresses, len(counts), mean.size)
+        return merged
+    for own, (own_mean, own_m2) in zip(counts.tolist(), moments, strict=True):
+        if own:
+            total, delta = count + own, own_mean - mean
+            mean += delta * (own / total)
+            m2 += own_m2
+            m2 += delta * delta * (count * own / total)
+            count = total
+    return count
+
+
 def orthonormalize(matrix: np.ndarray) -> None:
     """Replace the columns of a float64 matrix by orthonormal ones. It needs compiled kernels.
 

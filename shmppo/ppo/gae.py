@@ -139,9 +139,7 @@ def merge_moments(moments: RunningMoments, by_env: np.ndarray, valid_steps: np.n
         by_env: [N, 2, size], mean and sum of squared deviations of each environment.
         valid_steps: [N], number of samples of each environment.
     """
-    counts, parts = (np.concatenate(list(group.gather(array))) for array in (valid_steps, by_env))
-    for count, (mean, m2) in zip(counts.tolist(), parts, strict=True):
-        moments.merge(count, mean, m2)
+    moments.merge(*(np.concatenate(list(group.gather(array))) for array in (valid_steps, by_env)))
 
 
 class RewardNormalizer:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shmppo.kernels.functions import merge_moments
+
 CLIP = 10.0
 """Limit of normalized observations and rewards."""
 _EPSILON = 1e-8
@@ -15,25 +17,21 @@ _Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
 class RunningMoments:
-    """Count, mean, and sum of squared deviations (M2) of all samples so far, float64.
-
-    Batches are merged pairwise (Chan, Golub, LeVeque 1979): M2 = M2a + M2b + δ²·na·nb/(na+nb).
-    """
+    """Count, mean, and sum of squared deviations (M2) of all samples so far, float64."""
 
     def __init__(self, size: int) -> None:
         self.count = 0.0
         self.mean = np.zeros(size)
         self.m2 = np.zeros(size)
 
-    def merge(self, count: float, mean: np.ndarray, m2: np.ndarray) -> None:
-        """Add `count` samples with the given mean [size] and sum of squared deviations [size]."""
-        if count == 0:
-            return
-        total = self.count + count
-        delta = mean - self.mean
-        self.mean = self.mean + delta * (count / total)
-        self.m2 = self.m2 + m2 + delta * delta * (self.count * count / total)
-        self.count = total
+    def merge(self, counts: np.ndarray, moments: np.ndarray) -> None:
+        """Add batches of samples in order.
+
+        Args:
+            counts: [n], number of samples of each batch.
+            moments: [n, 2, size], mean and sum of squared deviations of each batch.
+        """
+        self.count = merge_moments(self.count, self.mean, self.m2, counts, moments)
 
     @property
     def std(self) -> np.ndarray:

@@ -8,16 +8,24 @@ import pytest
 from shmppo.spaces.normalization import RunningMoments, column_moments
 
 
-def test_merge_equals_numpy_on_the_concatenated_data() -> None:
-    rng = np.random.default_rng(0)
-    parts = [rng.normal(loc=1000 * k, scale=1 + k, size=(5 + 3 * k, 4)) for k in range(6)]
+def merged(parts: list[np.ndarray]) -> RunningMoments:
     moments = RunningMoments(4)
-    for part in parts:
-        moments.merge(len(part), *column_moments(part))
+    for some in (parts[:2], parts[2:]):
+        moments.merge(np.array([len(part) for part in some]), np.array([column_moments(part) for part in some]))
+    return moments
+
+
+def test_merge_equals_numpy_on_the_concatenated_data(request: pytest.FixtureRequest) -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(loc=1000 * k, scale=1 + k, size=(size, 4)) for k, size in enumerate((5, 8, 0, 11, 14, 17))]
+    moments = merged(parts)
     together = np.concatenate(parts)
     assert moments.count == len(together)
     np.testing.assert_allclose(moments.mean, together.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(moments.std, together.std(axis=0), rtol=1e-9)
+    request.getfixturevalue("not_compiled")
+    other = merged(parts)
+    assert (moments.mean.tobytes(), moments.m2.tobytes()) == (other.mean.tobytes(), other.m2.tobytes())
 
 
 def test_float32_columns_with_a_large_mean_lose_no_digits() -> None:
@@ -31,7 +39,7 @@ def test_before_the_first_sample_nothing_is_scaled() -> None:
     moments = RunningMoments(2)
     np.testing.assert_array_equal(moments.mean, [0, 0])
     np.testing.assert_array_equal(moments.std, [1, 1])
-    moments.merge(0, np.ones(2), np.ones(2))
+    moments.merge(np.zeros(1, int), np.ones((1, 2, 2)))
     assert moments.count == 0
 
 

@@ -46,7 +46,7 @@ def test_each_phase_writes_only_the_fields_that_the_table_gives_it(tmp_path: Pat
             return found
 
         assert set(phase_digests(buffers)) | fields_written_in(buffers, "any") == set(buffers.arrays)
-        learner.obs_moments.merge(2, np.array([3.0, 4.0]), np.array([5.0, 6.0]))
+        learner.obs_moments.merge(np.array([2]), np.array([[[3.0, 4.0], [5.0, 6.0]]]))
         unused = {f"published.{name}" for name in buffers.published.added}  # the run has no extension
         unchanged = {"published.reset_options", *unused}
         assert changed(learner.publish_statistics, 0) == fields_written_in(buffers, "PUBLISH") - unchanged
