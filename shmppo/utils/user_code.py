@@ -78,7 +78,7 @@ def is_importing_main() -> bool:
 def user_traceback(error: BaseException) -> str:
     """Format the traceback of an exception without the frames of this package and of the libraries below it.
 
-    If no other frame is left, the last frame of a library stays: it shows the line that has raised.
+    If no other frame is left, the frame of a library that has raised stays.
 
     Returns:
         The text. "" if there are only frames of this package, and for sys.exit and KeyboardInterrupt.
@@ -121,8 +121,8 @@ def _frames(error: BaseException) -> list[tuple[tuple[FrameType, int], str]]:
 
 
 def _user_frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Return the frames outside of the internal packages. If there is none, return the last frame of a library."""
+    """Return the frames outside of the internal packages. If there is none, return that of a library that raised."""
     packages = [(frame, module.partition(".")[0]) for frame, module in _frames(error)]
     own = [frame for frame, package in packages if package not in _INTERNAL]
-    libraries = [frame for frame, package in packages if package not in ("shmppo", "importlib")]
-    return own or libraries[-1:]
+    last = [one for one in packages if one[1] != "importlib"][-1:]
+    return own or [frame for frame, package in last if package != "shmppo"]
