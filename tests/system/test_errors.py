@@ -1,11 +1,9 @@
-"""Errors: exit codes, and every message of the package, read from its source. A message is one sentence with advice.
-
-`pytest tests/system/test_errors.py -v` shows all messages, with {…} for numbers and names.
-"""
+"""Errors: exit codes, and every message of the package, read from its source. A message is one sentence with advice."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import pickle
 import re
 from collections.abc import Iterator
@@ -43,9 +41,15 @@ def template(node: ast.expr) -> str | None:
     return None
 
 
-def messages_of(path: Path) -> Iterator[str]:
+@functools.cache
+def trees() -> dict[Path, list[ast.AST]]:
+    """The nodes of each module of the package."""
+    return {path: list(ast.walk(ast.parse(path.read_text()))) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def messages_of(nodes: list[ast.AST]) -> Iterator[str]:
     """Messages that are raised directly, or through `require`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         name, arguments = node.func.id, node.args
@@ -56,17 +60,18 @@ def messages_of(path: Path) -> Iterator[str]:
 
 def all_messages() -> list[tuple[str, str]]:
     """(module, message) without repetition."""
-    found = {(path.stem, text) for path in PACKAGE.rglob("*.py") for text in messages_of(path)}
+    found = {(path.stem, text) for path, nodes in trees().items() for text in messages_of(nodes)}
     whole = [(module, text) for module, text in found if re.search(r"\w{3}", text.replace("--", "").split("{…}")[-1])]
     return sorted(whole)  # the others end with another message or a part of one
 
 
-@pytest.mark.parametrize(("module", "message"), all_messages(), ids=lambda text: text.replace("…", ""))
-def test_a_message_says_what_where_and_what_to_do(module: str, message: str) -> None:
-    assert "\n" not in message.replace(":\n", ""), "one line"
-    assert not message.endswith("."), "no message ends with a period"
-    assert re.search(r"{…}|--|`|pip install|RUN_DIR|directories", message), "it names no flag, file or number"
-    assert WAYS_OUT.search(message) or any(one in message for one in BY_NATURE), "it does not say what to do"
+def test_a_message_says_what_where_and_what_to_do() -> None:
+    for module, message in all_messages():
+        where = f"{module}: {message}"
+        assert "\n" not in message.replace(":\n", ""), f"one line: {where}"
+        assert not message.endswith("."), f"no message ends with a period: {where}"
+        assert re.search(r"{…}|--|`|pip install|RUN_DIR|directories", message), f"no flag, file or number: {where}"
+        assert WAYS_OUT.search(message) or any(one in message for one in BY_NATURE), f"it says nothing to do: {where}"
 
 
 def test_all_messages_are_read_from_the_source() -> None:
@@ -74,8 +79,8 @@ def test_all_messages_are_read_from_the_source() -> None:
     assert len(all_messages()) > 100
     unread = [
         f"{path.name}:{node.lineno}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, nodes in trees().items()
+        for node in nodes
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
         if node.exc.func.id in RAISED and all(template(argument) is None for argument in node.exc.args)
     ]
