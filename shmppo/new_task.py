@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -28,6 +29,10 @@ class NewTaskConfig:
     """MJCF file of the model."""
     out: Path | None = None
     """Python file to write, in the directory in which you train. None: MODEL_task.py in the current directory."""
+
+
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+"""Return a text as a literal of Python, which may also stand in a docstring."""
 
 
 def main() -> int:
@@ -64,7 +69,7 @@ def _task(path: Path, relative: str, name: str) -> str:
         raise ConfigError(f"MuJoCo cannot read {path}: {error}") from error
     require(model.nu > 0, f"{path} has no actuators, so no policy can move it; add an <actuator> section")
     kinds = ("joints", "actuators", "sensors", "bodies", "sites")
-    names = {kind: [part.name for part in getattr(spec, kind) if part.name] for kind in kinds}
+    names = {kind: [_quoted(part.name) for part in getattr(spec, kind) if part.name] for kind in kinds}
     lines = [f"    {kind}: {', '.join(found)}" for kind, found in names.items() if found]
     goals = [name for name in names["bodies"] if re.search("target|goal", name)]
     hand = [name for name in names["bodies"] if name not in goals][-1]
@@ -73,9 +78,9 @@ def _task(path: Path, relative: str, name: str) -> str:
     root, frame_skip = model.body(model.jnt_bodyid[0]), max(1, round(0.02 / model.opt.timestep))
     text = (TEMPLATES / "task.txt").read_text().replace("$methods", (TEMPLATES / f"task_{kind}.txt").read_text())
     return Template(text).substitute(
-        actuators=model.nu, file=path.name, frame_skip=frame_skip, goal="".join(goals[:1]), hand=hand, name=name,
-        low=f"{root.pos[2] / 2:.3g}", names="\n".join(lines), path=relative, place=2 if free else 1,
-        root=root.id, seconds=f"{frame_skip * model.opt.timestep:.3g}", torso=root.name or "it",
+        actuators=model.nu, file=_quoted(path.name), frame_skip=frame_skip, goal="".join(goals[:1]), hand=hand,
+        low=f"{root.pos[2] / 2:.3g}", name=name, names="\n".join(lines), path=_quoted(relative),
+        place=2 if free else 1, root=root.id, seconds=f"{frame_skip * model.opt.timestep:.3g}",
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 from public_helpers import exit_code
 
 from shmppo import TrainConfig, check_env, new_task, train
+from shmppo.envs.inspection import inspect_task
 
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 ARM = Path(__file__).parents[2] / "examples" / "own_robot.xml"
@@ -40,6 +41,16 @@ def test_the_task_has_the_names_of_the_model_and_a_reward(model: Path, capsys: p
     loaded = mujoco.MjModel.from_xml_path(str(model))
     assert [name for i in range(loaded.njnt) if (name := loaded.joint(i).name) not in text] == []
     assert f"train --env {file.stem}:{REWARDS[model][0][6:-1]}\n" in capsys.readouterr().out
+
+
+def test_names_may_have_quotes_and_backslashes() -> None:
+    text = (ASSETS / "inverted_pendulum.xml").read_text()
+    for name, other in {"pole": '"""', "hinge": "C:\\hinge\\"}.items():
+        assert f'name="{name}"' in text
+        text = text.replace(f'name="{name}"', f"name='{other}'").replace(f'joint="{name}"', f"joint='{other}'")
+    Path('a "robot".xml').write_text(text)
+    assert exit_code(new_task.main, ['a "robot".xml']) == 0
+    assert inspect_task(TrainConfig(env="a__robot__task:ARobot")).backend == "mujoco"
 
 
 @pytest.mark.long
