@@ -78,6 +78,14 @@ class UnchangedArm(Arm):
         pass
 
 
+class Pushed(Arm):
+    """Its `reset` is the only function that reads a force, after it has changed the force."""
+
+    def reset(self, sim: Any, index: int, generator: Any, options: Any) -> None:
+        sim.data[index].qfrc_applied[:] = 0.25
+        sim.data[index].qpos[:] = sim.qfrc_applied["hip"]
+
+
 class Vanishing(Arm):
     """Some of its episodes begin with a speed at which MuJoCo gives up."""
 

@@ -173,6 +173,12 @@ def test_options_of_a_schedule_reach_the_task() -> None:
         assert envs._sim.data[0].userdata[0] == pytest.approx(5.0, abs=0.5)
 
 
+def test_a_field_has_the_same_value_in_each_reset() -> None:
+    env = mujoco_tasks.Pushed().as_gymnasium()
+    first, second = (env.reset(seed=3)[0]["seen"] for _ in range(2))
+    assert first[:2].tolist() == second[:2].tolist() == [0.0, 0.0], "the force before the change"
+
+
 def test_wrappers_step_a_task_one_by_one() -> None:
     for changes in ({"prev_action": True, "prev_reward": True}, {"wrappers": ("FlattenObservation",)}):
         assert inspect_task(task_of("RandomArm", **changes)).backend == "gymnasium"
@@ -249,7 +255,7 @@ MISTAKES = {
     "nothing.xml": "Broken.model .*tests.extensions.nothing.xml does not compile: .*rror opening file",
     __file__: "does not compile: XML",
     "None": "Broken.model is None; set it to the path of an MJCF file",
-    "range": "Broken: actuator 0 has no ctrlrange; add it to the model, or set action_space",
+    "range": "Broken: actuators 0 have no ctrlrange; add one, or set action_space",
     "sizes": "has another model each time that it is made; change models in `randomize`",
     "name": "Invalid name 'hipp'. Valid names: ..hip., .knee.",
     "field": r"sim has no field qposs \(did you mean qpos",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,14 +57,10 @@ class Part:
         rows.flags.writeable = False
         self._owner, self._name, self._rows = owner, name, rows
         self._array = rows.reshape(len(rows), *getattr(owner, name).shape)
-        self._named: dict[str, np.ndarray] = {}
+        self._named = functools.cache(self._select)
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        if not isinstance(key, str):
-            return self._array[key]
-        if key not in self._named:
-            self._named[key] = self._select(key)
-        return self._named[key]
+        return self._named(key) if isinstance(key, str) else self._array[key]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._array, dtype, copy=copy)
@@ -89,6 +86,7 @@ class Fields:
         models: [n], the model of each simulation. The same object n times if nothing is randomized.
         data: [n], the MjData of each simulation.
         dt: seconds of a step.
+        names: of the fields that have been used.
     """
 
     def __init__(self, task: Any, model: Any, models: list[Any], data: list[Any], only: Sequence[str], of: str) -> None:
@@ -103,9 +101,8 @@ class Fields:
         self.task, self.model, self.models, self.data = task, model, models, data
         self.dt = model.opt.timestep * task.frame_skip
         self._only, self._of = only, of
-        self._names: list[str] = []
+        self.names: list[str] = []
         self._rows = np.zeros((len(data), 0))
-        self._carried = 0  # width of the fields in `before`, which are the first columns
         self._connect()
 
     def __len__(self) -> int:
@@ -117,13 +114,13 @@ class Fields:
         if (not of_model or self._only is self.task.before) and name not in self._only:
             hint = nearest(name, self._only) or f"; it has {', '.join(self._only) or 'none'}"
             raise AttributeError(f"{self._of} has no field {name}{hint}")
-        self._names.append(name)
+        self.names.append(name)
         self._connect()
         return vars(self)[name]
 
     def _connect(self) -> None:
         """Make new memory for the fields, and copy them. The simulations or the fields have changed."""
-        owners = [(name, self.data if name in _KINDS else self.models) for name in self._names]
+        owners = [(name, self.data if name in _KINDS else self.models) for name in self.names]
         self._views = [getattr(many[i], name).reshape(-1) for i in range(len(self)) for name, many in owners]
         ends = np.cumsum([0, *(view.size for view in self._views[: len(owners)])])
         known, self._rows = self._rows, np.zeros((len(self), ends[-1]))
@@ -146,35 +143,35 @@ class Simulations(Fields):
         state: the fields of the state, for `control`: no others are restored with a simulation.
     """
 
-    def __init__(self, task: Any, model: Any, models: list[Any], data: list[Any]) -> None:
-        """Create the simulations. For the arguments, see `Fields`."""
+    def __init__(self, task: Any, model: Any, models: list[Any], data: list[Any], names: Sequence[str] = ()) -> None:
+        """Create the simulations.
+
+        Args:
+            task, model, models, data: see `Fields`.
+            names: of fields that are known from the start, as functions may change the data before they read them.
+        """
         super().__init__(task, model, models, data, tuple(_KINDS), "sim")
         self.before = Fields(task, model, models, data, task.before, "`before` of the task")
         self.state = Fields(task, model, models, data, STATE, "the state, which control reads,")
-        for name in task.before:
+        for name in (*task.before, *names):
             getattr(self, name)
+        for name in task.before:
             getattr(self.before, name)
-        self._carried = self._rows.shape[1]
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _FORCES:  # the step that needs it first has not computed it
-            self._compute_forces()
-        return super().__getattr__(name)
-
-    def like(self, models: list[Any], data: list[Any]) -> Simulations:
-        """Return other simulations of the task that know the same fields, also if functions change data before."""
-        other = Simulations(self.task, self.model, models, data)
-        for name in self._names:
-            getattr(other, name)
-        return other
+        self._carried = self.before._rows.shape[1]  # width of its fields, which are the first columns here
 
     def copied(self, steps: Sequence[Simulations], task: Any) -> Simulations:
         """Return copies of the first simulation of each of `steps`, for another object of the task's class."""
-        copies = self.like([one.models[0] for one in steps], [copy.copy(one.data[0]) for one in steps])
-        for row, one in zip(copies.before._rows, steps, strict=True):
-            row[:] = one.before._rows[0]
-        copies.task = task
+        models, data = [one.models[0] for one in steps], [copy.copy(one.data[0]) for one in steps]
+        copies = Simulations(task, self.model, models, data, self.names)
+        copies.before._rows[:] = [one.before._rows[0] for one in steps]
         return copies
+
+    def refresh(self) -> None:
+        if not _FORCES.isdisjoint(self.names):
+            for model, data in zip(self.models, self.data, strict=True):
+                if data.time > 0:  # as in Gymnasium, they are 0 after a reset
+                    mujoco.mj_rnePostConstraint(model, data)
+        super().refresh()
 
     def replace(self, i: int, model: Any, data: Any) -> None:
         """Replace a simulation."""
@@ -186,11 +183,10 @@ class Simulations(Fields):
         super()._connect()
         self._controlled = [(m, d, d.ctrl) for m, d in zip(self.models, self.data, strict=True)]
         self._warnings = [data.warning.number[_FATAL[0] : _FATAL[-1] + 1] for data in self.data]
-        self._counts = np.zeros((len(self), len(_FATAL)), np.int32)
 
     def load(self, i: int) -> None:
         """Copy the fields of one simulation, after its reset."""
-        if size := len(self._names):
+        if size := len(self.names):
             np.concatenate(self._views[i * size : (i + 1) * size], out=self._rows[i])
             self.before._rows[i] = self._rows[i, : self._carried]
 
@@ -217,23 +213,16 @@ class Simulations(Fields):
                 step(model, data, steps)
             except Exception as error:
                 failures[i] = error
-        if not _FORCES.isdisjoint(self._names):
-            self._compute_forces()
         self.refresh()
         return failures
 
-    def _compute_forces(self) -> None:
-        for model, data, _ in self._controlled:
-            if data.time > 0:  # as in Gymnasium, they are 0 after a reset
-                mujoco.mj_rnePostConstraint(model, data)
-
     def unstable(self) -> dict[int, Exception]:
         """Return an error for each simulation that MuJoCo has reset, because its numbers were invalid."""
-        np.concatenate(self._warnings, out=self._counts.reshape(-1))
-        if not np.count_nonzero(self._counts):  # faster than any()
+        counts = np.concatenate(self._warnings)
+        if not np.count_nonzero(counts):  # faster than any()
             return {}
-        found = [(i, _FATAL[k], self.data[i].warning.lastinfo) for i, k in np.argwhere(self._counts).tolist()]
-        return {i: RuntimeError(mujoco.mju_warningText(kind, info[kind])) for i, kind, info in found}
+        found = [(k // len(_FATAL), _FATAL[k % len(_FATAL)]) for k in np.flatnonzero(counts).tolist()]
+        return {i: RuntimeError(mujoco.mju_warningText(kind, self.data[i].warning.lastinfo[kind])) for i, kind in found}
 
     def outcome(self, actions: Any) -> tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]:
         """Return rewards float64 [n], terminations bool [n], and the numbers for `info`, [n] each."""

@@ -6,8 +6,8 @@ import copy
 import hashlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,12 @@ from shmppo.envs.wrappers import batch_actions
 from shmppo.errors import ConfigError
 from shmppo.extensions.mujoco.simulations import Fields, Simulations, checked
 
-_shared: dict[Any, Any] | None = None
-
-
-@contextmanager
-def shared_models() -> Iterator[None]:
-    """Let tasks that are made meanwhile share the models of each file and MjSpec."""
-    global _shared
-    _shared = {}
-    try:
-        yield
-    finally:
-        _shared = None
+COMPILED: ContextVar[dict[Any, Any]] = ContextVar("COMPILED")
+"""Models by file and MjSpec, which tasks share that are made together."""
 
 
 class MujocoTask(ABC):
-    """A task of n simulations of a MuJoCo model, for `--env module:Class`.
+    """A task of n simulations of a MuJoCo model, for `--env module:Class`, or of a function that returns it.
 
     The functions get `sim` (see `Simulations`) and compute arrays with one row per simulation. A row may depend only on
     its own simulation. A task keeps no state of its own between steps: MuJoCo's `userdata` does.
@@ -80,6 +70,8 @@ class MujocoTask(ABC):
     ) -> None:
         """Change the first state of an episode in `sim.data[index]`, which MuJoCo has reset. `mj_forward` follows.
 
+        The fields of `sim` have their values before the change.
+
         options: those of --env-schedule, empty without them.
         """
 
@@ -114,7 +106,7 @@ def compiled_model(task: MujocoTask) -> mujoco.MjModel:
     is_file = isinstance(source, Path)
     known = is_file or isinstance(source, mujoco.MjSpec)
     require(known, f"{where} is {source!r}; set it to the path of an MJCF file, an MjSpec, or an MjModel")
-    models = {} if _shared is None else _shared
+    models = COMPILED.get({})
     if source not in models:
         try:
             models[source] = mujoco.MjModel.from_xml_path(str(source)) if is_file else source.compile()
@@ -173,34 +165,31 @@ class TaskEnv(gymnasium.Env):
     def content_sha256(self) -> str:
         """Digest of the compiled model without changes of `randomize`, for the fingerprint of a run."""
         values = _values(self.nominal, ("_", "npaths", "nbuffer")) | _values(self.nominal.opt)
-        digest = hashlib.sha256()
-        for name, value in values.items():
-            if not name.endswith("pathadr"):  # the folder of the files may be another one
-                digest.update(name.encode() + np.asarray(value).tobytes())
-        return digest.hexdigest()
+        names = [name for name in values if not name.endswith("pathadr")]  # the folder of the files may be another one
+        content = b"".join(name.encode() + np.asarray(values[name]).tobytes() for name in names)
+        return hashlib.sha256(content).hexdigest()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see `gymnasium.Env.reset`."""
         super().reset(seed=seed)
         if self._is_randomized:
-            self._randomize(options or {})
+            for own, nominal in self._fields:
+                own[...] = nominal
+            for name, value in self._options.items():
+                setattr(self.model.opt, name, value)
+            self.task.randomize(self.model, self.np_random, options or {})
+            mujoco.mj_setConst(self.model, self.data)
         mujoco.mj_resetData(self.model, self.data)
         self.sim.load(0)  # `reset` must not read the last episode
+        known = len(self.sim.names)
         self.task.reset(self.sim, 0, self.np_random, options or {})
+        if len(self.sim.names) > known:  # it may have changed the data before it first read a field
+            return self.reset(seed=seed, options=options)
         mujoco.mj_forward(self.model, self.data)
         self.sim.load(0)
         if self.render_mode == "human":
             self.render()
         return self._observation(self.observation_space, self.task.observe(self.sim)), {}
-
-    def _randomize(self, options: Mapping[str, Any]) -> None:
-        """Undo what `randomize` has changed for the last episode, and let it change the model again."""
-        for own, nominal in self._fields:
-            own[...] = nominal
-        for name, value in self._options.items():
-            setattr(self.model.opt, name, value)
-        self.task.randomize(self.model, self.np_random, options)
-        mujoco.mj_setConst(self.model, self.data)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the simulation; see `gymnasium.Env.step`.
@@ -251,9 +240,8 @@ class TaskEnv(gymnasium.Env):
 
 def _control_space(task: MujocoTask, model: mujoco.MjModel) -> spaces.Box:
     """Return the space of the controls. Raises ConfigError if one has no limits."""
-    for i in np.flatnonzero(model.actuator_ctrllimited == 0).tolist():
-        name = f"{type(task).__name__}: actuator {model.actuator(i).name or i}"
-        raise ConfigError(f"{name} has no ctrlrange; add it to the model, or set action_space")
+    free = ", ".join(model.actuator(i).name or str(i) for i in np.flatnonzero(model.actuator_ctrllimited == 0))
+    require(not free, f"{type(task).__name__}: actuators {free} have no ctrlrange; add one, or set action_space")
     low, high = model.actuator_ctrlrange.astype(np.float32).T
     return spaces.Box(low, high, dtype=np.float32)
 

@@ -395,7 +395,8 @@ def simulations_of(envs: Sequence[gymnasium.Env]) -> Simulations:
     bases: list[Any] = [env.unwrapped for env in envs]
     models, data = [base.model for base in bases], [base.data for base in bases]
     if isinstance(bases[0], TaskEnv):
-        return bases[0].sim.like(models, data)
+        own = bases[0].sim
+        return Simulations(own.task, own.model, models, data, own.names)
     signature = inspect.signature(type(bases[0])).bind(**bases[0].spec.kwargs)
     signature.apply_defaults()
     # A factory may have changed what the environment has stored of its arguments.

@@ -9,10 +9,9 @@ The state of a simulation can be copied, so a lost environment is restored from 
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import gymnasium
@@ -29,16 +28,16 @@ from shmppo.envs.sync_vector_env import GymnasiumHandle, SyncVectorEnv
 from shmppo.envs.wrappers import batch_actions, random_action
 from shmppo.errors import EnvError
 from shmppo.extensions.mujoco.simulations import Simulations, checked
-from shmppo.extensions.mujoco.task import TaskEnv, shared_models
+from shmppo.extensions.mujoco.task import COMPILED, TaskEnv
 from shmppo.extensions.mujoco.tasks import simulations_of, time_limit
+from shmppo.spaces.observations import Leaf, observation_spec
 from shmppo.utils.user_code import FAILURES, as_config_error
 
 
 def simulation_snapshot(env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
     """Return the format of a snapshot: `Simulations.get_state`. None: a task of the user does not continue from it."""
-    if isinstance(env.unwrapped, TaskEnv):
-        spec = snapshot_spec(env, choose_action)
-        return None if spec is None else dataclasses.replace(spec, time_limits=0)
+    if isinstance(env.unwrapped, TaskEnv) and snapshot_spec(env, choose_action) is None:
+        return None
     state = simulations_of([env]).get_state(0)
     return SnapshotSpec(state.shape, state.dtype.str)
 
@@ -69,12 +68,14 @@ class MujocoVectorEnv(SyncVectorEnv):
     handle_type = MujocoHandle
 
     def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
-        with shared_models():
+        with ExitStack() as after:
+            after.callback(COMPILED.reset, COMPILED.set({}))
             super().__init__(config, task, low, high, render_mode)
         envs = [handle.env for handle in self.handles]
         self._space = self.action_space  # each wrapper takes time to return it
         self._sim, self._time_limit = simulations_of(envs), time_limit(envs[0])
         self._is_own = isinstance(envs[0].unwrapped, TaskEnv)
+        self._missing = np.full(len(envs), np.nan)  # what `info` lacks
         for i, handle in enumerate(self.handles):
             handle.simulations, handle.row = self._sim, i
         # One row per environment: the reward, then the observation. The hash of an episode covers both.
@@ -98,7 +99,10 @@ class MujocoVectorEnv(SyncVectorEnv):
             if self._is_own:
                 raised |= self._sim.unstable()
             rewards[:], terminated[:], self._reward_info = self._sim.outcome(batch)
-            self._store(self._sim.task.observe(self._sim))
+            observation = self._sim.task.observe(self._sim)
+            for leaf, raw, obs in zip(self.observation.leaves, self._raw, self.obs, strict=True):
+                raw[...] = checked("observe", leaf.extract(observation), raw.shape)
+                obs[...] = leaf.to_storage(raw, raw.shape[:1])
         except FAILURES as error:
             first, last = self.handles[0].index, self.handles[-1].index
             raise self._raised(0, f"the task, with environments {first} … {last},", error) from error
@@ -110,17 +114,8 @@ class MujocoVectorEnv(SyncVectorEnv):
         self.hashes = list(map(zlib.crc32, self._bytes, self.hashes))
         return {i: self._raised(i, "step", error) for i, error in raised.items()}
 
-    def _store(self, observation: Any) -> None:
-        """Store a batch of observations. Raises ValueError if a part is missing or has another shape."""
-        for leaf, raw, obs in zip(self.observation.leaves, self._raw, self.obs, strict=True):
-            raw[...] = checked("observe", leaf.extract(observation), raw.shape)
-            obs[...] = leaf.to_storage(raw, raw.shape[:1])
-
     def _read_info(self, key: InfoKey, indices: Sequence[int]) -> np.ndarray:
-        numbers = self._reward_info.get("/".join(key.path))
-        if numbers is None:
-            return np.full(len(indices), np.nan)
-        numbers = np.asarray(numbers, np.float64)
+        numbers = np.asarray(self._reward_info.get("/".join(key.path), self._missing), np.float64)
         return numbers if len(indices) == len(numbers) else numbers[indices]  # a selection takes longer
 
     def reset_env(self, i: int, episode: int, options: Options | None = None) -> None:
@@ -162,37 +157,30 @@ def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
         require(equal, f"{where} has another model each time that it is made; change models in `randomize`")
     with as_config_error(f"{where}, for several simulations at once,", "; return a row for each of them"):
         env.reset(seed=0)
+        actions = [random_action(base.action_space) for _ in range(CHECKED_STEPS)]
+        batches = [batch_actions(base.action_space, [action]) for action in actions]
         steps: list[Simulations] = []
-        actions: list[Any] = []
-        alone: list[list[tuple[str, np.ndarray]]] = []
-        while len(steps) < CHECKED_STEPS:
-            action = random_action(env.action_space)
-            batch = batch_actions(env.action_space, [action])
+        for batch in batches:
             if base.sim.step(batch) or base.sim.unstable():
                 break
-            actions.append(action)
             steps.append(base.sim.copied([base.sim], base.task))
-            alone.append(_computed(base.sim.copied([base.sim], base.task), batch))
         if not steps:
             return None
+        leaves = observation_spec(base.observation_space, where).leaves
+        alone = [_computed(one.copied([one], base.task), batches[k], leaves) for k, one in enumerate(steps)]
         # The task of `other` has no state of this episode.
-        together = _computed(base.sim.copied(steps, other.task), batch_actions(env.action_space, actions))
+        batch = batch_actions(base.action_space, actions[: len(steps)])
+        together = _computed(base.sim.copied(steps, other.task), batch, leaves)
     for k, (name, rows) in enumerate(together):
         if rows.tobytes() != b"".join(parts[k][1].tobytes() for parts in alone):
             return f"{name} gives other bits for several simulations than for one (does it mix rows, use @, or state?)"
     return None
 
 
-def _computed(sim: Simulations, actions: Any) -> list[tuple[str, np.ndarray]]:
+def _computed(sim: Simulations, actions: Any, leaves: Sequence[Leaf]) -> list[tuple[str, np.ndarray]]:
     """Return arrays that the functions of the task compute after a step, each with the name of its function."""
     rewards, terminated, info = sim.outcome(actions)
-    named: Any = [("reward", [rewards, *info.values()]), ("terminated", [terminated])]
-    named += [("observe", _parts(sim.task.observe(sim))), ("control", [sim.controls(actions)])]
+    observation = sim.task.observe(sim)
+    named: Any = [("reward", [rewards, *info.values()]), ("observe", [leaf.extract(observation) for leaf in leaves])]
+    named += [("terminated", [terminated]), ("control", [sim.controls(actions)])]
     return [(name, np.asarray(array)) for name, arrays in named for array in arrays]
-
-
-def _parts(observation: Any) -> list[Any]:
-    """Return the arrays of a batch of observations."""
-    if isinstance(observation, dict):
-        return [part for value in observation.values() for part in _parts(value)]
-    return [observation]
