@@ -86,6 +86,12 @@ class Pushed(Arm):
         sim.data[index].qpos[:] = sim.qfrc_applied["hip"]
 
 
+def arm_with_limit(steps: int, render_mode: str | None = None) -> Arm:
+    task = Arm()
+    task.max_episode_steps = steps
+    return task
+
+
 class Vanishing(Arm):
     """Some of its episodes begin with a speed at which MuJoCo gives up."""
 

@@ -120,14 +120,20 @@ def make_environment(config: TrainConfig, render_mode: str | None = None, index:
 
 
 def _make_unwrapped(config: TrainConfig, render_mode: str | None, index: int) -> gymnasium.Env:
-    """Call the factory `module:attribute`, or create a registered environment by its id."""
+    """Call the factory `module:attribute`, or create a registered environment by its id.
+
+    The factory may return an object with a method `as_gymnasium(render_mode)`, which returns the environment.
+    """
     arguments = config.env_arguments(render_mode)
     factory = imported_factory(config.env_id)
-    if factory is not None:
-        if "env_index" in parameters_of(factory):
-            arguments["env_index"] = index
-        return cast(gymnasium.Env, factory(**arguments))  # the caller checks the type
-    return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
+    if factory is None:
+        return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
+    if "env_index" in parameters_of(factory):
+        arguments["env_index"] = index
+    mode = arguments.pop("render_mode", None) if hasattr(factory, "as_gymnasium") else arguments.get("render_mode")
+    made: Any = factory(**arguments)
+    # The caller checks the type.
+    return cast(gymnasium.Env, made.as_gymnasium(mode) if hasattr(made, "as_gymnasium") else made)
 
 
 def _wrap(env: gymnasium.Env, text: str) -> gymnasium.Env:

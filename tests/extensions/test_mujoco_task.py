@@ -19,6 +19,7 @@ from helpers import Saboteur
 from public_helpers import wait_for_the_check
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.factory import make_environment
 from shmppo.envs.inspection import inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
@@ -177,6 +178,16 @@ def test_a_field_has_the_same_value_in_each_reset() -> None:
     env = mujoco_tasks.Pushed().as_gymnasium()
     first, second = (env.reset(seed=3)[0]["seen"] for _ in range(2))
     assert first[:2].tolist() == second[:2].tolist() == [0.0, 0.0], "the force before the change"
+
+
+def test_a_function_may_return_a_task() -> None:
+    config = task_of("arm_with_limit", env_kwargs={"steps": 4})
+    with closing(envs_of(config)) as envs:
+        envs.reset_all(0)
+        stepped(envs, 4)
+        assert [handle.episode for handle in envs.handles] == [1, 1, 1]
+    made = make_environment(config, "rgb_array")
+    assert made.unwrapped.render_mode == "rgb_array"
 
 
 def test_wrappers_step_a_task_one_by_one() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium
 
 from shmppo.config.checks import require
-from shmppo.config.plugins import import_module
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import Backend
 from shmppo.envs.snapshots import SnapshotSpec
@@ -30,22 +29,12 @@ class MujocoBackend(Backend):
     name = "mujoco"
 
     def make(self, config: TrainConfig, render_mode: str | None) -> gymnasium.Env | None:
-        """Make the environment of a `MujocoTask`, and let MuJoCo log its warnings if an environment uses it."""
+        """Let Gymnasium make the environment, and MuJoCo log its warnings if the environment uses it."""
         if (mujoco := sys.modules.get("mujoco")) is not None:
             mujoco.set_mju_user_warning(log.warning)
         elif _Importer not in sys.meta_path:
             sys.meta_path.insert(0, _Importer)
-        module, colon, name = config.env_id.partition(":")
-        found: Any = getattr(import_module(module, f"--env {config.env_id}"), name, None) if colon else None
-        if not self.accepts(found):
-            return None
-        arguments = config.env_arguments(render_mode)
-        mode = arguments.pop("render_mode", None)
-        return found(**arguments).as_gymnasium(mode)
-
-    def accepts(self, env: Any) -> bool:
-        task = sys.modules.get("shmppo.extensions.mujoco.task")  # a class of the user's has imported it
-        return task is not None and isinstance(env, type) and issubclass(env, task.MujocoTask)
+        return None
 
     def steps(self, config: TrainConfig, env: gymnasium.Env) -> bool:
         if config.env_backend not in ("auto", self.name):
