@@ -75,12 +75,12 @@ def _task(path: Path, relative: str, name: str) -> str:
     hand = [name for name in names["bodies"] if name not in goals][-1]
     free, slide = (model.jnt_type[0] == kind for kind in (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_SLIDE))
     kind = "walk" if free or (slide and not model.jnt_limited[0]) else "reach" if goals else "lift"
-    root, frame_skip = model.body(model.jnt_bodyid[0]), max(1, round(0.02 / model.opt.timestep))
+    root, frame_skip = model.jnt_bodyid[0], max(1, round(0.02 / model.opt.timestep))
     text = (TEMPLATES / "task.txt").read_text().replace("$methods", (TEMPLATES / f"task_{kind}.txt").read_text())
     return Template(text).substitute(
         actuators=model.nu, file=_quoted(path.name), frame_skip=frame_skip, goal="".join(goals[:1]), hand=hand,
-        low=f"{root.pos[2] / 2:.3g}", name=name, names="\n".join(lines), path=_quoted(relative),
-        place=2 if free else 1, root=root.id, seconds=f"{frame_skip * model.opt.timestep:.3g}",
+        name=name, names="\n".join(lines), path=_quoted(relative), place=2 if free else 1, root=root,
+        seconds=f"{frame_skip * model.opt.timestep:.3g}",
     )  # fmt: skip
 
 

@@ -272,8 +272,8 @@ class TrainState:
         same_processors = machine.same_bits_on(now)["processor"]
         changed = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
         # With another library or processor, the content may differ in bits that nobody has changed.
-        where = f"the model of --env {self._config.env_id}"
-        require(changed != {CONTENT}, f"{where} differs from that of the run; restore it, or start a new run")
+        where = f"the model of --env {self._config.env_id} differs from that of the run"
+        require(changed != {CONTENT}, f"{where}; restore it, or start a new run with --init-from")
         for name in sorted(now.keys() | before.keys()):
             own, other = now.get(name, "unused"), before.get(name, "unused")
             unused = name == "mujoco" and "unused" in (own, other)  # another environment has imported it

@@ -201,8 +201,11 @@ def test_wrappers_step_a_task_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("name", "function"), [("Weights", "observe"), ("Stateful", "reward"), ("Mixing", "reward")])
-def test_a_function_that_gives_other_bits_for_several_simulations_is_found(name: str, function: str) -> None:
+def test_a_function_that_gives_other_bits_for_several_simulations_is_found(
+    name: str, function: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert inspect_task(task_of(name)).backend == "gymnasium"
+    assert f"Gymnasium steps mujoco_tasks:{name}, because {function} gives other bits" in caplog.text
     with pytest.raises(ConfigError, match=f"{function} gives other bits for several simulations than for one"):
         inspect_task(task_of(name, env_backend="mujoco"))
 
@@ -232,6 +235,7 @@ class Broken(mujoco_tasks.Arm):
             self.model = mujoco.MjSpec.from_string(mujoco_tasks.ARM.replace('ctrlrange="-1 1"', "", 1))
         if mistake in ("nothing.xml", __file__, "None"):
             self.model = None if mistake == "None" else mistake
+        self.camera = "sidee" if mistake == "camera" else None
         if mistake == "sizes":
             sites = "".join(f'<site name="{k}"/>' for k in range(next(COUNT)))
             self.model = mujoco.MjSpec.from_string(mujoco_tasks.ARM.replace("<worldbody>", f"<worldbody>{sites}"))
@@ -267,6 +271,7 @@ MISTAKES = {
     __file__: "does not compile: XML",
     "None": "Broken.model is None; set it to the path of an MJCF file",
     "range": "Broken: actuators 0 have no ctrlrange; add one, or set action_space",
+    "camera": "Broken.camera is 'sidee'; set it to the name of a camera of the model",
     "sizes": "has another model each time that it is made; change models in `randomize`",
     "name": "Invalid name 'hipp'. Valid names: ..hip., .knee.",
     "field": r"sim has no field qposs \(did you mean qpos",

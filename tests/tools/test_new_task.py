@@ -15,7 +15,7 @@ from shmppo.envs.inspection import inspect_task
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 ARM = Path(__file__).parents[2] / "examples" / "own_robot.xml"
 REWARDS = {
-    ASSETS / "ant.xml": ("class Ant(", "return 1 + speed", "sim.xpos[:, 1, 2] < 0.375"),
+    ASSETS / "ant.xml": ("class Ant(", "return 1 + speed", "sim.xmat[:, 1, 8] < 0.5"),
     ASSETS / "inverted_pendulum.xml": ("class InvertedPendulum(", 'height = sim.xipos["pole"][:, 2]'),
     ARM: ("class OwnRobot(", 'sim.xipos["target"] - sim.xipos["payload"]'),
 }

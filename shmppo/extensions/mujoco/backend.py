@@ -41,6 +41,7 @@ class MujocoBackend(Backend):
             return False
         reason: str | None = "it is not a MuJoCo task"
         if "mujoco" in sys.modules:
+            from shmppo.extensions.mujoco.task import TaskEnv
             from shmppo.extensions.mujoco.tasks import reason_for_gymnasium
             from shmppo.extensions.mujoco.vector_env import function_that_rounds
 
@@ -50,7 +51,8 @@ class MujocoBackend(Backend):
         possible = config.env_backend == "auto"
         require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
         if "mujoco" in sys.modules:  # users of other environments do not expect it
-            log.info("Gymnasium steps %s, because %s", config.env_id, reason)
+            level = logging.WARNING if isinstance(env.unwrapped, TaskEnv) else logging.INFO  # a task can be changed
+            log.log(level, "Gymnasium steps %s, because %s", config.env_id, reason)
         return False
 
     def snapshot(self, env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:

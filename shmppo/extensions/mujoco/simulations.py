@@ -21,7 +21,7 @@ FIELDS = {
     "tendon": "ten_length ten_velocity",
     "actuator": "ctrl actuator_force actuator_length actuator_velocity",
     "sensor": "sensordata",
-    "": "act userdata",
+    "": "act userdata mocap_pos mocap_quat",
 }
 """Fields of MjData that a task can read, by the kind of object whose name selects columns."""
 PREFIXES = {

@@ -31,6 +31,9 @@ class MujocoTask(ABC):
     The functions get `sim` (see `Simulations`) and compute arrays with one row per simulation. A row may depend only on
     its own simulation. A task keeps no state of its own between steps: MuJoCo's `userdata` does.
 
+    After a step, what MuJoCo derives from `qpos` and `qvel`, such as `xpos` and `sensordata`, is one `timestep` older
+    than they are, as in Gymnasium's tasks.
+
     Attributes:
         model: path of an MJCF file, relative to the file of the class, an MjSpec, or an MjModel.
         frame_skip: steps of the simulation per action.
@@ -140,10 +143,13 @@ class TaskEnv(gymnasium.Env):
         """Create the simulation.
 
         Raises:
-            ConfigError: if the model cannot be compiled, or if an actuator needs an action space of the task.
+            ConfigError: if the model cannot be compiled or has no such camera, or if an actuator needs an action space
+                of the task.
         """
         self.task, self.render_mode = task, render_mode
         self.nominal = compiled_model(task)
+        known = task.camera is None or mujoco.mj_name2id(self.nominal, mujoco.mjtObj.mjOBJ_CAMERA, task.camera) >= 0
+        require(known, f"{type(task).__name__}.camera is {task.camera!r}; set it to the name of a camera of the model")
         self._is_randomized = type(task).randomize is not MujocoTask.randomize
         self.model = copy.copy(self.nominal) if self._is_randomized else self.nominal
         fields = _values(self.model, _UNCHANGED).items() if self._is_randomized else ()
