@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import inspect
 import logging
 import shutil
 import subprocess
@@ -173,6 +174,10 @@ def mapped_shared_memory() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the shared memory of a process")
+@pytest.mark.skipif(
+    "del persistent_id" not in inspect.getsource(torch.serialization),
+    reason="torch.save of torch 2.6 keeps tensors in a reference cycle",
+)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_shared_memory_of_a_run_is_released_without_the_garbage_collector(workers: int, tmp_path: Path) -> None:
     gc.collect()
