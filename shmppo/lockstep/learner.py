@@ -52,7 +52,7 @@ class Learner:
         self._process_group = process_group
         self._buffers = buffers
         self.model = build_model(config, task.observation, task.distribution)
-        self.schedule, self._loss = Schedule(config), Loss(config)
+        self.schedule, self._loss = Schedule(config), Loss(config, task.distribution)
         self.obs_moments = RunningMoments(task.observation.normalized_size)
         self.reward_normalizer = RewardNormalizer(config.rows, config.gamma)
         # The model's parameters are views of the shared weights, so an optimizer step needs no copy to publish them.

@@ -34,8 +34,8 @@ def _of_coefficients(terms: Sequence[Term]) -> Described:
 _DESCRIBED: Described = {
     "iteration": ("", "finished iterations"),
     "env_steps": ("", "finished environment steps of all environments"),
-    "wall_seconds": ("time", "seconds spent in the training loop so far"),
-    "steps_per_second": ("time", "environment steps per second in this iteration, without the time of an evaluation"),
+    "wall_seconds": ("time", "seconds in the training loop"),
+    "steps_per_second": ("time", "environment steps per second, without the time of evaluations"),
     "episodes": ("rollout", "finished episodes"),
     "failed_episodes": (
         "rollout", "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them"
@@ -58,14 +58,14 @@ _DESCRIBED: Described = {
     "explained_variance": ("losses", "1 − Var(target − value) / Var(target) over the rollout"),
     "learning_rate": ("policy", "learning rate of this iteration"),
     **_of_coefficients(_EVERY),
-    "sync_seconds": ("time", "seconds spent on sending commands to workers and receiving acknowledgements"),
+    "sync_seconds": ("time", "seconds spent on commands to workers and their acknowledgements"),
     "collect_seconds": ("time", "seconds until the slowest worker had finished its part of the rollout"),
     "allreduce_seconds": ("time", "seconds of collective operations with other ranks, including the wait for them"),
     "straggler_wait": (
         "time", "time spent waiting for the slowest worker, mean over workers, as a fraction of its time"
     ),
-    "slowest_worker": ("time", "index of the worker that needed the most time for its part of the rollout"),
-    **{f"{phase}_seconds": ("time", "seconds of this iteration in the phase of this name") for phase in PHASES},
+    "slowest_worker": ("time", "index of the worker whose part of the rollout took longest"),
+    **{f"{phase}_seconds": ("time", "seconds in the phase of this name") for phase in PHASES},
     WEIGHTS_HASH: ("", "first 16 digits of the SHA-256 of the weights after this iteration"),
     STATE_HASH: (
         "", "first 32 digits of the SHA-256 of the train state; in every tenth row, this includes the optimizer"
@@ -76,14 +76,15 @@ GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _DESCRIBED.items()
 
 _ADDED: Described = {
     "action_std": ("policy", "standard deviation of Box actions before squashing, mean over dimensions"),
+    "entropy/KEY": ("", "entropy of part KEY (its key or index) of Dict, Tuple, and MultiDiscrete actions, in nats"),
     "padded_share": ("policy", "share of padding in the steps of an update on a GPU"),
     **_of_terms(_SOME),
     **_of_coefficients(_SOME),
     **{name: (module.GROUP, text) for module in added("metrics") for name, text in module.GLOSSARY.items()},
 }
 ADDED_GLOSSARY: dict[str, str] = {name: text for name, (_, text) in _ADDED.items()}
-"""Further columns of runs that use a GPU or an extension, or that have Box actions with one deviation for all states.
-Runs with --info-keys also have `info/KEY`."""
+"""Further columns of runs that use a GPU or an extension, or that have actions of several parts, or Box actions with
+one deviation for all states. Runs with --info-keys also have `info/KEY`."""
 
 EPISODE_GLOSSARY: dict[str, str] = {
     "iteration": "iteration in which the episode ended, counted from 1",
@@ -98,8 +99,8 @@ EPISODE_GLOSSARY: dict[str, str] = {
 EVALUATION_GLOSSARY: dict[str, str] = {
     "iteration": "finished iterations",
     "env_steps": "finished environment steps",
-    "eval/return": "mean undiscounted return of the episodes",
-    "eval/return_std": "standard deviation of the returns over the episodes",
+    "eval/return": "mean undiscounted return",
+    "eval/return_std": "standard deviation of the returns",
     "eval/return_min": "smallest return",
     "eval/return_max": "largest return",
     "eval/length": "mean length of the episodes, in steps",

@@ -51,7 +51,7 @@ class DeviceUpdate:
             model: the network that learns. A copy of it is moved to the device.
         """
         self._config, self._distribution, self._buffers = config, distribution, buffers
-        self._device, self._loss = own_device(config), Loss(config)
+        self._device, self._loss = own_device(config), Loss(config, distribution)
         self._copies: dict[str, Tensor] = {}
         self._model, self._user_modules = copy_to(model, self._device), user_modules(model)
         self._weights, self._moments = self._copy("published.weights"), self._copy("optimizer.moments")

@@ -51,7 +51,7 @@ class ShardGradients:
             progress: [1], increased by 1 after each batch of shards, so that a worker that computes for long does not
                 count as stalled. None: nobody watches.
         """
-        self._config, self._distribution, self._loss = config, distribution, Loss(config)
+        self._config, self._distribution, self._loss = config, distribution, Loss(config, distribution)
         self._progress = np.zeros(1, np.int64) if progress is None else progress
         self._minibatches, self._results = buffers.minibatches, buffers.shard_results
         self._arrays, self._steps = buffers.arrays, config.rollout_steps * config.rows

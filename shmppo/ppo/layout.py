@@ -17,7 +17,7 @@ def run_fields(config: TrainConfig, task: EnvSpec) -> tuple[Field, ...]:
     observation, distribution = task.observation, task.distribution
     model = build_meta_model(config, observation, distribution)
     _, parameters = parameter_offsets(model)
-    loss = Loss(config)
+    loss = Loss(config, distribution)
     sizes = {
         "T": config.rollout_steps,
         "N": config.rows,

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
 from shmppo.ppo.schedule import Schedule
+from shmppo.spaces.action_spaces import Joint
 
 if TYPE_CHECKING:
     from shmppo.spaces.distributions import Distribution
@@ -188,6 +190,13 @@ class LossInputs:
             return kl_estimate(self.log_ratio, ratio)
         return self.distribution.kl(self.rollout("policy_params"), self.params)
 
+    @cached_property
+    def entropies(self) -> list[np.ndarray]:
+        """Entropy of each part of the action in nats, [R] each. An action without parts is one part."""
+        if isinstance(self.distribution, Joint):
+            return self.distribution.entropies(self.params)
+        return [self.distribution.entropy(self.params)]
+
 
 Objective = Callable[[LossInputs], tuple[np.ndarray, np.ndarray]]
 """Computes an objective [R], to be maximized, and its derivative with respect to log π, [R] or [R, Q]."""
@@ -234,7 +243,7 @@ def value_loss(inputs: LossInputs, _: float | None) -> TermResult:
 def entropy(inputs: LossInputs, coefficient: float | None) -> TermResult:
     """policy entropy in nats, mean over the minibatches"""
     gradient = None if coefficient is None else inputs.distribution.entropy_grad(inputs.params) * -coefficient
-    return inputs.distribution.entropy(inputs.params), gradient, None
+    return _sum(inputs.entropies), gradient, None
 
 
 def approx_kl(inputs: LossInputs, coefficient: float | None) -> TermResult:
@@ -300,14 +309,16 @@ class Loss:
     """The loss of a run.
 
     Attributes:
-        metrics: the metric of each of its terms.
+        metrics: the metric of each of its terms, and the entropy of each part of a joint action.
         coefficient_metrics: the metric of each coefficient that may change from update to update.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, distribution: Distribution | None = None) -> None:
+        """Select the terms. distribution: None leaves out the metrics that are no terms."""
         self._terms = [term for term in TERMS if term.is_used is None or term.is_used(config)]
         self._coefficients = [term.coefficient for term in self._terms if term.coefficient is not None]
-        self.metrics = [term.metric for term in self._terms]
+        keys = distribution.keys if isinstance(distribution, Joint) else ()
+        self.metrics = [*(term.metric for term in self._terms), *(f"entropy/{quote(str(key))}" for key in keys)]
         self.coefficient_metrics = [one.__name__ for one in self._coefficients]
 
     def coefficients(self, schedule: Schedule, iteration: int) -> list[float]:
@@ -320,7 +331,7 @@ class Loss:
 
         Returns:
             (derivative with respect to the policy parameters [R, O], derivative with respect to the values [R], values
-            of the terms [R, terms] without losses of features, |log ratio| [R]).
+            of `metrics` [R, terms] without losses of features, |log ratio| [R]).
         """
         results = []
         for term in self._terms:
@@ -328,12 +339,13 @@ class Loss:
             is_zero = isinstance(coefficient, float) and coefficient == 0
             results.append(term.compute(inputs, None if is_zero else coefficient))
         values, by_params, by_values = zip(*results, strict=True)
-        return _sum(by_params), _sum(by_values), np.stack(values, 1), np.abs(inputs.log_ratio)
+        measured = np.stack([*values, *inputs.entropies[: len(self.metrics) - len(values)]], 1)
+        return _sum(by_params), _sum(by_values), measured, np.abs(inputs.log_ratio)
 
 
-def _sum(derivatives: Sequence[np.ndarray | None]) -> np.ndarray:
-    """Add derivatives in order."""
-    return functools.reduce(np.add, [one for one in derivatives if one is not None])
+def _sum(arrays: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Add arrays in order."""
+    return functools.reduce(np.add, [one for one in arrays if one is not None])
 
 
 def meanings(functions: Iterable[Callable[..., Any]]) -> dict[str, str]:

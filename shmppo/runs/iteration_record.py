@@ -21,6 +21,7 @@ from shmppo.lockstep.worker_pool import WorkerPool
 from shmppo.models.actor_critic import parameter_views
 from shmppo.parallel.shared_buffers import Minibatches
 from shmppo.ppo.gradients import ShardGradients, pack_steps
+from shmppo.ppo.loss import Loss
 from shmppo.runs.train_state import START_FIELDS, digest, leaves
 from shmppo.utils.files import make_parent_directory, write_file
 
@@ -163,7 +164,7 @@ class DumpLearner(RecordingLearner):
             ConfigError: if README.md does not explain the loss of the run, or if it cannot be written.
         """
         super().__init__(IterationRecord(first), *arguments)
-        plain = self.config.device == "cpu" and self.config.objective == "clip" and len(self._loss.metrics) == 5
+        plain = self.config.device == "cpu" and self.config.objective == "clip" and len(Loss(self.config).metrics) == 5
         require(plain, "--dump needs a run with --device cpu, --objective clip, and no further losses; leave it out")
         self._out, self._distribution = out, arguments[1].distribution
         self._shards = ShardGradients(self.config, self._distribution, self.model, self._buffers)

@@ -31,6 +31,9 @@ class Joint:
 
     Actions and noise of the parts are concatenated. `params` are the policy head's outputs of all parts, then the
     parameters of all parts that do not depend on the observation.
+
+    Attributes:
+        keys: of the parts in the environment's action: names, or indices.
     """
 
     def __init__(
@@ -44,7 +47,8 @@ class Joint:
             keys: of the parts in the environment's action. None: it is an array of all parts.
         """
         self._parts = list(parts)
-        self._assemble, self._keys = assemble, keys
+        self._assemble, self._is_array = assemble, keys is None
+        self.keys: Sequence[Any] = range(len(parts)) if keys is None else keys
         self.action_size = sum(part.action_size for part in parts)
         self.noise_size = sum(part.noise_size for part in parts)
         self.num_outputs = sum(part.num_outputs for part in parts)
@@ -80,8 +84,11 @@ class Joint:
         return np.concatenate([part.log_prob(own, actions[..., where]) for part, own, where in parts], -1)
 
     def entropy(self, params: np.ndarray) -> np.ndarray:
-        parts = zip(self._parts, self._split(params), strict=True)
-        return _sum_of_parts([part.entropy(own) for part, own in parts])
+        return _sum_of_parts(self.entropies(params))
+
+    def entropies(self, params: np.ndarray) -> list[np.ndarray]:
+        """Return the entropy of each part in nats, [...] each."""
+        return [part.entropy(own) for part, own in zip(self._parts, self._split(params), strict=True)]
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         parts = zip(self._parts, self._split(p), self._split(q), strict=True)
@@ -100,8 +107,7 @@ class Joint:
         return self._merge([part.kl_grad(own_p, own_q) for part, own_p, own_q in parts])
 
     def named(self, params: np.ndarray) -> dict[Any, Any]:
-        keys = range(len(self._parts)) if self._keys is None else self._keys
-        parts = zip(keys, self._parts, self._split(params), strict=True)
+        parts = zip(self.keys, self._parts, self._split(params), strict=True)
         return {key: part.named(own) for key, part, own in parts}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
@@ -110,8 +116,7 @@ class Joint:
         return [self._assemble(one) for one in zip(*parts, strict=True)]
 
     def from_env(self, actions: Any) -> np.ndarray:
-        array = self._keys is None
-        given = np.reshape(actions, (-1, len(self._parts))).T if array else [actions[key] for key in self._keys]
+        given = np.reshape(actions, (-1, len(self._parts))).T if self._is_array else [actions[key] for key in self.keys]
         return np.concatenate([part.from_env(own) for part, own in zip(self._parts, given, strict=True)], -1)
 
     def best_action(self, params: Tensor) -> Tensor:

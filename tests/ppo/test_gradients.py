@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import planned, sampled
+from gymnasium import spaces
 from helpers import clone_of_recording, torch_distribution
 from torch import Tensor
 from torch.distributions import kl_divergence
@@ -24,6 +25,7 @@ from shmppo.parallel.shared_buffers import SharedBuffers
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.ppo.loss import Loss
 from shmppo.ppo.minibatches import cut_sequences
+from shmppo.spaces.action_spaces import distribution_for
 
 CONFIG = TrainConfig(
     env="CartPole-v1", num_envs=4, rollout_steps=48, seq_len=6, minibatches=3, epochs=2, workers=0, hidden_size=16,
@@ -224,6 +226,42 @@ def test_the_shards_add_up_to_the_gradient_and_the_terms_of_a_plain_loss_over_th
         assert terms[value_loss] > 1.001 * without[value_loss], "the clip is reached"
     for actual, expected in zip(parameter_views(summed, learner.model), plain, strict=True):
         torch.testing.assert_close(actual, expected.float(), atol=2e-6, rtol=2e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_the_entropy_of_each_part_of_an_action_is_measured(device: str) -> None:
+    echo = {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "nested"}, "normalize_obs": False}
+    shards = 2 if device == "cpu" else None
+    config = dataclasses.replace(CONFIG, **echo, device=device, grad_shards=shards)
+    buffers, learner, pool = sampled(config)
+    planned(buffers, learner)
+    with torch.no_grad():  # so that no distribution is uniform
+        for parameter in learner.model.network_parameters:
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    for of_minibatch in [(0, 0), (1, 2)]:  # a device copies its inputs at the first minibatch
+        pool.execute(ComputeGradients(*of_minibatch))
+    distribution, plan = inspect_task(config).distribution, buffers.minibatches
+    names = Loss(config, distribution).metrics
+    found = dict(zip(names, buffers.shard_results.loss_terms.sum(0).tolist(), strict=True))
+    sequences = plan.sequences[plan.order[1, plan.bounds[1, 2, 0] : plan.bounds[1, 2, -1]]].astype(np.int64)
+    params = ShardGradients(config, distribution, learner.model, buffers).outputs(sequences)[0]
+    _, bits, gear, one, two, log_std = torch.from_numpy(params).double().split([2, 2, 3, 2, 3, 2], -1)
+    one, two, gear = (torch.distributions.Categorical(logits=logits).entropy() for logits in (one, two, gear))
+    arm = torch.distributions.Normal(0, log_std.exp()).entropy() + torch.distributions.Bernoulli(logits=bits).entropy()
+    parts = [part.mean().item() for part in (arm.sum(-1), gear, one + two)]
+    assert parts[1] < 0.9 * np.log(3), "this part is far from uniform"
+    assert names[5:] == ["entropy/arm", "entropy/gear", "entropy/keys"]
+    assert [found[name] for name in names[5:]] == pytest.approx(parts, rel=1e-6)
+    assert found["entropy"] == pytest.approx(sum(parts), rel=1e-6)
+
+
+def test_no_name_of_a_part_breaks_the_file_of_metrics() -> None:
+    keys = ["a,b", 'a"b', "a%2Cb", " ", "a/b", "größe\r\n"]
+    space = spaces.Dict({key: spaces.Discrete(2) for key in keys})
+    names = Loss(CONFIG, distribution_for(space, "a test")).metrics[5:]
+    assert len({*names}) == 6
+    assert "entropy/a/b" in names
+    assert not {*"".join(names)} & {*',"\r\n '}
 
 
 @pytest.mark.parametrize(("kernel", "batches"), [("torch", 3), ("native", 1)])

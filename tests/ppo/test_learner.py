@@ -58,6 +58,22 @@ def test_metrics_have_the_deviation_of_box_actions_and_the_range_of_returns(tmp_
     assert float(last["return_min_100"]) < float(last["return_mean_100"]) < float(last["return_max_100"])
 
 
+@pytest.mark.parametrize(("actions", "parts"), [("nested", ["arm", "gear", "keys"]), ("multi-discrete", ["0", "1"])])
+def test_metrics_have_the_entropy_of_each_part_of_an_action(actions: str, parts: list[str], tmp_path: Path) -> None:
+    config = TrainConfig(
+        env="space_environments:Echo-v0", env_kwargs={"actions": actions}, num_envs=4, rollout_steps=16, minibatches=2,
+        seq_len=8, hidden_size=8, grad_shards=3, learning_rate=0.02, quiet=True, total_steps=3 * 4 * 16,
+    )  # fmt: skip
+    found = []
+    for workers in (0, 2):
+        train_in(tmp_path / str(workers), dataclasses.replace(config, workers=workers))
+        rows = csv_rows(tmp_path / str(workers) / "metrics.csv")
+        found.append([[float(row[f"entropy/{part}"]) for part in parts] for row in rows])
+        assert [sum(entropies) for entropies in found[-1]] == pytest.approx([float(row["entropy"]) for row in rows])
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][2]
+
+
 def test_acting_with_other_weights_stops_the_run_before_the_weights_change() -> None:
     buffers, learner, pool = sampled(CONFIG)
     buffers.rollout.log_prob[:] += 0.01
