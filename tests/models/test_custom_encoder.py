@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_it_may_have_no_parameters(sizes: tuple[int, ...], tmp_path: Path) -> No
 def test_torch_and_the_processor_decide_its_bits(tmp_path: Path) -> None:
     train_in(tmp_path / "run", BASE, stop_at_iteration=1)
     found = load_checkpoint(tmp_path / "run" / "checkpoint.pt")["fingerprint"]
-    assert found["torch"] == torch.__version__
+    assert found["torch"] == metadata.version("torch")
     assert found["processor"] == processor_type("torch")
     images: dict[str, Any] = {"env_kwargs": {"space": "image"}, "encoder": "auto", "prev_action": False}
     train_in(tmp_path / "built-in", BASE, **images, stop_at_iteration=1)
