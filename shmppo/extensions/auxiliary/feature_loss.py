@@ -92,8 +92,8 @@ class AuxiliaryGradients:
         total = torch.where(counts, losses, 0).sum() * (1 / steps)
         by_features, *gradients = torch.autograd.grad(total, [seen, *self._parameters], materialize_grads=True)
         for view, gradient in zip(self._gradients[shard], gradients, strict=True):
-            view.copy_(gradient)
-        return losses.detach().float(), by_features
+            view.copy_(gradient.detach())  # in torch 2.6, materialized zeros require gradients
+        return losses.detach().float(), by_features.detach()
 
 
 MODULE, GRADIENTS = AuxiliaryLoss, AuxiliaryGradients
