@@ -35,7 +35,6 @@ from shmppo.config.extensions import added
 from shmppo.config.train_config import TrainConfig
 from shmppo.kernels.functions import exp
 from shmppo.ppo.schedule import Schedule
-from shmppo.spaces.action_spaces import Joint
 
 if TYPE_CHECKING:
     from shmppo.spaces.distributions import Distribution
@@ -193,9 +192,8 @@ class LossInputs:
     @cached_property
     def entropies(self) -> list[np.ndarray]:
         """Entropy of each part of the action in nats, [R] each. An action without parts is one part."""
-        if isinstance(self.distribution, Joint):
-            return self.distribution.entropies(self.params)
-        return [self.distribution.entropy(self.params)]
+        of_parts = getattr(self.distribution, "entropies", None)  # `Joint` has it
+        return [self.distribution.entropy(self.params)] if of_parts is None else of_parts(self.params)
 
 
 Objective = Callable[[LossInputs], tuple[np.ndarray, np.ndarray]]
@@ -317,7 +315,7 @@ class Loss:
         """Select the terms. distribution: None leaves out the metrics that are no terms."""
         self._terms = [term for term in TERMS if term.is_used is None or term.is_used(config)]
         self._coefficients = [term.coefficient for term in self._terms if term.coefficient is not None]
-        keys = distribution.keys if isinstance(distribution, Joint) else ()
+        keys = getattr(distribution, "keys", ())  # of a `Joint`
         self.metrics = [*(term.metric for term in self._terms), *(f"entropy/{quote(str(key))}" for key in keys)]
         self.coefficient_metrics = [one.__name__ for one in self._coefficients]
 
