@@ -35,8 +35,10 @@ def imported_factory(env_id: str, base: type = gymnasium.Env) -> Callable[..., A
     if not colon:
         return None
     found = getattr(import_module(module_name, f"--env {env_id}"), name, None)  # "Pong-v5" is not an attribute
-    is_adapted = hasattr(found, "as_gymnasium") or any(module.BACKEND.accepts(found) for module in added("backend"))
-    if found is not None and not (isinstance(found, type) and is_adapted):
+    accepted = isinstance(found, type) and (
+        hasattr(found, "as_gymnasium") or any(module.BACKEND.accepts(found) for module in added("backend"))
+    )
+    if found is not None and not accepted:
         check_callable(found, f"--env {env_id}", base)
     return found
 
