@@ -12,7 +12,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-PUBLISHED = ("figures/**/*.svg", "figures/*/*.md", "shmppo/**/*.py", "examples/**/*")
+PUBLISHED = (
+    "figures/**/*.svg", "figures/*/*.md", "figures/*/*.csv", "figures/**/*.py", "shmppo/**/*.py", "shmppo/**/*.h",
+    "examples/**/*",
+)  # fmt: skip
 OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./(figures|shmppo|examples)/")
 """A link out of docs/: the last `../` leads from docs/ to the root of the repository."""
 

@@ -135,7 +135,8 @@ def provenance(run: Run) -> dict[str, Any]:
     paths = [run.directory / CONFIG, run.directory / SUMMARY]
     config, summary = (read_object(path, "restore it, or remove it") if path.is_file() else {} for path in paths)
     texts = {name: value for name, value in config.items() if isinstance(value, str)}
-    outcome = {name: summary.get(name, "") for name in ("stop_reason", "exact", "weights_sha256")}
+    known = {"exact": "not checked yet"} | {name: value for name, value in summary.items() if value is not None}
+    outcome = {name: known.get(name, "") for name in ("stop_reason", "exact", "weights_sha256")}
     return {"run": run.directory, **config.get("versions", {}), **texts, **outcome}
 
 

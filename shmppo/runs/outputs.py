@@ -149,7 +149,7 @@ class Outputs:
             pids: process ids of the workers.
             last: whether this is the last iteration of the run.
         """
-        if row["iteration"] == 1 or row["iteration"] % MEMORY_EVERY == 0:
+        if not self._memory or row["iteration"] % MEMORY_EVERY == 0:
             self.sample_memory(pids)
         self._display.show(row, worker_seconds, self._memory, last=last)
 
