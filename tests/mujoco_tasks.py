@@ -86,10 +86,10 @@ class Pushed(Arm):
         sim.data[index].qpos[:] = sim.qfrc_applied["hip"]
 
 
-def arm_with_limit(steps: int, render_mode: str | None = None) -> Arm:
+def arm_with_limit(steps: int, wrapped: bool = False, render_mode: str | None = None) -> Any:
     task = Arm()
     task.max_episode_steps = steps
-    return task
+    return gymnasium.wrappers.TransformReward(task.as_gymnasium(render_mode), float) if wrapped else task
 
 
 class Vanishing(Arm):
@@ -104,6 +104,26 @@ class Weights(Arm):
 
     def observe(self, sim: Any) -> Any:
         return super().observe(sim)["seen"] @ np.random.default_rng(0).standard_normal((9, 7))
+
+
+class Popping(Arm):
+    """Its `randomize` changes the options, and a reset reads a field that nothing else does."""
+
+    def randomize(self, model: Any, generator: Any, options: Any) -> None:
+        model.body("upper").mass *= options.pop("mass", 1.0) * generator.uniform(0.5, 2.0)
+
+    def reset(self, sim: Any, index: int, generator: Any, options: Any) -> None:
+        sim.data[index].qpos[:] = generator.uniform(-1, 1, 2) + sim.qfrc_applied["hip"]
+
+
+class Indexed(Arm):
+    """Its reward depends on the environment, although the simulations share one task."""
+
+    def __init__(self, env_index: int = -1) -> None:
+        self.offset = max(env_index, 0)
+
+    def reward(self, sim: Any, action: Any) -> tuple[Any, dict[str, Any]]:
+        return sim.qpos["hip"] + self.offset, {}
 
 
 class Mixing(Arm):

@@ -122,7 +122,7 @@ def make_environment(config: TrainConfig, render_mode: str | None = None, index:
 def _make_unwrapped(config: TrainConfig, render_mode: str | None, index: int) -> gymnasium.Env:
     """Call the factory `module:attribute`, or create a registered environment by its id.
 
-    The factory may return an object with a method `as_gymnasium(render_mode)`, which returns the environment.
+    The factory may return another object with a method `as_gymnasium(render_mode)`, which returns the environment.
     """
     arguments = config.env_arguments(render_mode)
     factory = imported_factory(config.env_id)
@@ -132,8 +132,8 @@ def _make_unwrapped(config: TrainConfig, render_mode: str | None, index: int) ->
         arguments["env_index"] = index
     mode = arguments.pop("render_mode", None) if hasattr(factory, "as_gymnasium") else arguments.get("render_mode")
     made: Any = factory(**arguments)
-    # The caller checks the type.
-    return cast(gymnasium.Env, made.as_gymnasium(mode) if hasattr(made, "as_gymnasium") else made)
+    is_task = hasattr(made, "as_gymnasium") and not isinstance(made, gymnasium.Env)
+    return cast(gymnasium.Env, made.as_gymnasium(mode) if is_task else made)  # the caller checks the type
 
 
 def _wrap(env: gymnasium.Env, text: str) -> gymnasium.Env:

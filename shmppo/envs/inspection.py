@@ -153,6 +153,8 @@ def inspect_evaluation(config: TrainConfig, task: EnvSpec) -> None:
     require(
         other.derived == task.derived, f"{where} have other {' or '.join(task.derived)} than training; choose others"
     )
+    backends = f"{where} are stepped by {other.backend}, but training by {task.backend}"
+    require(other.backend == task.backend, f"{backends}; use --env-backend gymnasium")
 
 
 def _state_std(config: TrainConfig) -> StateStd:

@@ -303,6 +303,10 @@ TERMS = (
 )
 
 
+MAX_PARTS = 16
+"""Most parts of an action whose entropies are metrics."""
+
+
 class Loss:
     """The loss of a run.
 
@@ -315,7 +319,8 @@ class Loss:
         """Select the terms. distribution: None leaves out the metrics that are no terms."""
         self._terms = [term for term in TERMS if term.is_used is None or term.is_used(config)]
         self._coefficients = [term.coefficient for term in self._terms if term.coefficient is not None]
-        keys = getattr(distribution, "keys", ())  # of a `Joint`
+        keys = getattr(distribution, "part_keys", ())  # of a `Joint`
+        keys = keys if len(keys) <= MAX_PARTS else ()
         self.metrics = [*(term.metric for term in self._terms), *(f"entropy/{quote(str(key))}" for key in keys)]
         self.coefficient_metrics = [one.__name__ for one in self._coefficients]
 

@@ -65,8 +65,7 @@ class Decisions:
 
     def take(self, row: Row) -> None:
         """Take over the metrics of a finished iteration, with those of its evaluation if there was one."""
-        added = ("info/", "eval/info/", "entropy/")
-        new = {name: row[name] for name in row if name in DECISIVE or name.startswith(added)}
+        new = {name: row[name] for name in row if name in DECISIVE or name.startswith(("info/", "eval/info/"))}
         self.metrics = {name: value for name, value in self.metrics.items() if name.startswith("eval/")} | new
         # If each saved checkpoint were compared, the best one would depend on stops and on the clock.
         on_grid = row["iteration"] % -(-self._iterations // _COMPARISONS) == 0

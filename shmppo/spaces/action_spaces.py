@@ -33,7 +33,7 @@ class Joint:
     parameters of all parts that do not depend on the observation.
 
     Attributes:
-        keys: of the parts in the environment's action: names, or indices.
+        part_keys: of the parts in the environment's action: names, or indices.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Joint:
         """
         self._parts = list(parts)
         self._assemble, self._is_array = assemble, keys is None
-        self.keys: Sequence[Any] = range(len(parts)) if keys is None else keys
+        self.part_keys: Sequence[Any] = range(len(parts)) if keys is None else keys
         self.action_size = sum(part.action_size for part in parts)
         self.noise_size = sum(part.noise_size for part in parts)
         self.num_outputs = sum(part.num_outputs for part in parts)
@@ -107,7 +107,7 @@ class Joint:
         return self._merge([part.kl_grad(own_p, own_q) for part, own_p, own_q in parts])
 
     def named(self, params: np.ndarray) -> dict[Any, Any]:
-        parts = zip(self.keys, self._parts, self._split(params), strict=True)
+        parts = zip(self.part_keys, self._parts, self._split(params), strict=True)
         return {key: part.named(own) for key, part, own in parts}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
@@ -116,7 +116,8 @@ class Joint:
         return [self._assemble(one) for one in zip(*parts, strict=True)]
 
     def from_env(self, actions: Any) -> np.ndarray:
-        given = np.reshape(actions, (-1, len(self._parts))).T if self._is_array else [actions[key] for key in self.keys]
+        keys = self.part_keys
+        given = np.reshape(actions, (-1, len(keys))).T if self._is_array else [actions[key] for key in keys]
         return np.concatenate([part.from_env(own) for part, own in zip(self._parts, given, strict=True)], -1)
 
     def best_action(self, params: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from public_helpers import wait_for_the_check
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.factory import make_environment
-from shmppo.envs.inspection import inspect_task
+from shmppo.envs.inspection import inspect_evaluation, inspect_task
 from shmppo.envs.sync_vector_env import SyncVectorEnv
 from shmppo.errors import ConfigError, EnvError
 from shmppo.extensions.mujoco.vector_env import MujocoVectorEnv
@@ -178,6 +178,26 @@ def test_a_field_has_the_same_value_in_each_reset() -> None:
     env = mujoco_tasks.Pushed().as_gymnasium()
     first, second = (env.reset(seed=3)[0]["seen"] for _ in range(2))
     assert first[:2].tolist() == second[:2].tolist() == [0.0, 0.0], "the force before the change"
+
+
+def test_a_repeated_reset_has_the_options_and_the_numbers_of_the_first_one() -> None:
+    env = mujoco_tasks.Popping().as_gymnasium()
+    states = []
+    for _ in range(2):
+        observation = env.reset(seed=3, options={"mass": 3.0})[0]
+        states.append((str(observation), env.np_random.bit_generator.state))
+    assert states[0] == states[1]
+
+
+def test_a_task_of_one_environment_is_not_that_of_the_others() -> None:
+    with pytest.raises(ConfigError, match="because its factory has the parameter env_index"):
+        inspect_task(task_of("Indexed", env_backend="mujoco"))
+
+
+def test_evaluations_have_the_backend_of_the_training() -> None:
+    config = task_of("arm_with_limit", env_kwargs={"steps": 4}, eval_every=1, eval_env_kwargs={"wrapped": True})
+    with pytest.raises(ConfigError, match="are stepped by gymnasium, but training by mujoco; use --env-backend gym"):
+        inspect_evaluation(config, inspect_task(config))
 
 
 def test_a_function_may_return_a_task() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,10 +56,14 @@ class Part:
         rows.flags.writeable = False
         self._owner, self._name, self._rows = owner, name, rows
         self._array = rows.reshape(len(rows), *getattr(owner, name).shape)
-        self._named = functools.cache(self._select)
+        self._named: dict[str, np.ndarray] = {}
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        return self._named(key) if isinstance(key, str) else self._array[key]
+        if not isinstance(key, str):
+            return self._array[key]
+        if key not in self._named:
+            self._named[key] = self._select(key)
+        return self._named[key]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._array, dtype, copy=copy)

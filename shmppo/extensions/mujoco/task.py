@@ -101,7 +101,7 @@ def compiled_model(task: MujocoTask) -> mujoco.MjModel:
     where = f"{type(task).__name__}.model"
     source: Any = getattr(task, "model", None)
     if isinstance(source, mujoco.MjModel):
-        return source
+        return copy.copy(source)  # a function of the task may change its model
     if isinstance(source, (str, Path)):
         owner = next(one for one in (task, *type(task).__mro__) if "model" in vars(one))
         folder = Path(getattr(sys.modules[owner.__module__], "__file__", None) or ".").parent
@@ -178,19 +178,21 @@ class TaskEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see `gymnasium.Env.reset`."""
         super().reset(seed=seed)
+        begun, given = self.np_random.bit_generator.state, copy.deepcopy(options or {})
         if self._is_randomized:
             for own, nominal in self._fields:
                 own[...] = nominal
             for name, value in self._options.items():
                 setattr(self.model.opt, name, value)
-            self.task.randomize(self.model, self.np_random, options or {})
+            self.task.randomize(self.model, self.np_random, given)
             mujoco.mj_setConst(self.model, self.data)
         mujoco.mj_resetData(self.model, self.data)
         self.sim.load(0)  # `reset` must not read the last episode
         known = len(self.sim.names)
-        self.task.reset(self.sim, 0, self.np_random, options or {})
+        self.task.reset(self.sim, 0, self.np_random, given)
         if len(self.sim.names) > known:  # it may have changed the data before it first read a field
-            return self.reset(seed=seed, options=options)
+            self.np_random.bit_generator.state = begun
+            return self.reset(options=options)
         mujoco.mj_forward(self.model, self.data)
         self.sim.load(0)
         if self.render_mode == "human":
