@@ -1,9 +1,10 @@
-"""Train Walker2d with batches that grow with the number of environments, and with several learning rates.
+"""Train with 16, 64, and 256 environments, with minibatches that keep their size or grow, at one learning rate.
 
     python -m figures.batches.measure --seeds 1 2 3
 
-A run with k environments has k times the batch and minibatches of k times the size. Its learning rate is that of
-the preset times k to the power 0, 1/2, or 1. Runs that the table has are not repeated. Appends to batches.csv.
+A rollout has 128 steps per environment, so an iteration with 64 environments has four times as many steps as one with
+16. Either its minibatches are four times as many, or four times as large. Runs that the table has are not repeated.
+Appends to batches.csv.
 """
 
 from __future__ import annotations
@@ -13,23 +14,28 @@ from pathlib import Path
 
 from figures.common.command_line import script_parser
 from figures.common.evaluated_runs import add_run
-from shmppo import preset
 
 TABLE = Path(__file__).with_name("batches.csv")
-TASK, PRESET = "Walker2d-v5", "HalfCheetah-v5"
-CASES = [(1, 0.0), *itertools.product((2, 4, 8), (0.0, 0.5, 1.0))]
-"""(factor of the batch, power of the factor by which the learning rate is multiplied)."""
+TASKS = {
+    "HalfCheetah-v5": (4, "--hidden-size 128 --encoder-sizes 128 --seq-len 16 --epochs 4"),
+    "Ant-v5": (32, "--preset Ant-v5"),
+    "popgym-RepeatPreviousMedium-v0": (2, "--preset popgym"),
+}
+"""Number of minibatches with 16 environments, and flags. HalfCheetah is task A of the throughput."""
+CASES = [(16, "as many"), *itertools.product((64, 256), ("as many", "as large"))]
+"""Environments, and what minibatches are as with 16 environments."""
 
 
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     options = parser.parse_args()
-    for seed, (factor, power) in itertools.product(options.seeds, CASES):
-        rate = preset(PRESET).learning_rate * factor**power
-        flags = ["--preset", PRESET, "--env", TASK, "--num-envs", factor, "--learning-rate", f"{rate:.2g}"]
-        key = {"task": TASK, "environments": str(factor), "learning_rate": f"{rate:.2g}"}
-        add_run(TABLE, key, seed, ["-m", "shmppo.train", *flags])
+    for seed, (task, (count, flags)), (envs, same) in itertools.product(options.seeds, TASKS.items(), CASES):
+        minibatches = count * envs // 16 if same == "as large" else count
+        name = f"popgym:{task}" if task.startswith("popgym") else task
+        sizes = ["--num-envs", envs, "--rollout-steps", 128, "--minibatches", minibatches, "--total-steps", 1_000_000]
+        key = {"task": task, "environments": str(envs), "minibatches": same}
+        add_run(TABLE, key, seed, ["-m", "shmppo.train", *flags.split(), "--env", name, *sizes])
 
 
 if __name__ == "__main__":
