@@ -1,1 +1,1 @@
-"""Returns with batches that grow with the number of environments."""
+"""Returns with batches that grow with the number of environments, and minibatches that do or do not."""
