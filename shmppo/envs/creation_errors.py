@@ -36,11 +36,16 @@ def imported_factory(env_id: str, base: type = gymnasium.Env) -> Callable[..., A
         return None
     found = getattr(import_module(module_name, f"--env {env_id}"), name, None)  # "Pong-v5" is not an attribute
     accepted = isinstance(found, type) and (
-        hasattr(found, "as_gymnasium") or any(module.BACKEND.accepts(found) for module in added("backend"))
+        is_adaptable(found) or any(module.BACKEND.accepts(found) for module in added("backend"))
     )
     if found is not None and not accepted:
         check_callable(found, f"--env {env_id}", base)
     return found
+
+
+def is_adaptable(kind: type) -> bool:
+    """Whether objects of a class are no environments, but return one from their method `as_gymnasium(render_mode)`."""
+    return hasattr(kind, "as_gymnasium") and not issubclass(kind, gymnasium.Env)
 
 
 def check_env_name(env_id: str) -> None:

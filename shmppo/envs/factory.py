@@ -12,7 +12,7 @@ from shmppo.config.checks import require
 from shmppo.config.extensions import added
 from shmppo.config.plugins import load_object, parse_call
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.creation_errors import imported_factory
+from shmppo.envs.creation_errors import imported_factory, is_adaptable
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
 from shmppo.envs.spec import EnvSpec
 from shmppo.envs.vector_env import VectorEnv
@@ -122,7 +122,7 @@ def make_environment(config: TrainConfig, render_mode: str | None = None, index:
 def _make_unwrapped(config: TrainConfig, render_mode: str | None, index: int) -> gymnasium.Env:
     """Call the factory `module:attribute`, or create a registered environment by its id.
 
-    The factory may return another object with a method `as_gymnasium(render_mode)`, which returns the environment.
+    The factory may also return an object that `is_adaptable`.
     """
     arguments = config.env_arguments(render_mode)
     factory = imported_factory(config.env_id)
@@ -130,10 +130,11 @@ def _make_unwrapped(config: TrainConfig, render_mode: str | None, index: int) ->
         return gymnasium.make(config.env_id, disable_env_checker=True, **arguments)
     if "env_index" in parameters_of(factory):
         arguments["env_index"] = index
-    mode = arguments.pop("render_mode", None) if hasattr(factory, "as_gymnasium") else arguments.get("render_mode")
+    mode = arguments.get("render_mode")
+    if isinstance(factory, type) and is_adaptable(factory):
+        arguments.pop("render_mode", None)  # `as_gymnasium` takes it
     made: Any = factory(**arguments)
-    is_task = hasattr(made, "as_gymnasium") and not isinstance(made, gymnasium.Env)
-    return cast(gymnasium.Env, made.as_gymnasium(mode) if is_task else made)  # the caller checks the type
+    return cast(gymnasium.Env, made.as_gymnasium(mode) if is_adaptable(type(made)) else made)  # the caller checks it
 
 
 def _wrap(env: gymnasium.Env, text: str) -> gymnasium.Env:

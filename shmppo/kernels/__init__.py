@@ -65,20 +65,19 @@ class Kernels:
 
     def __init__(self, variant: str) -> None:
         library = ctypes.CDLL(str(_library_path()))
-        address, size, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+        address, size, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
         self.packed_size = _function(library, f"packed_size_{variant}", size, address)
         self.memory_size = _function(library, f"memory_size_{variant}", size, address, size, size)
         self.load_weights = _function(library, f"load_weights_{variant}", None, address, count)
         self.forward = _function(library, f"forward_{variant}", None, address, count, address)
         self.backward = _function(library, f"backward_{variant}", None, address, count, address)
-        self.norm = _function(library, f"norm_{variant}", ctypes.c_double, address, size)
+        self.norm = _function(library, f"norm_{variant}", real, address, size)
         self.apply_function = _function(library, f"apply_function_{variant}", None, count, address, address, size)
         self.add_rows = _function(library, f"add_rows_{variant}", None, address, size, size, address, size)
         self.adam = _function(library, f"adam_{variant}", None, *[address] * 4, size, *[ctypes.c_float] * 6)
         # Functions of float64.c, which are the same in all variants.
         self.orthonormalize = _function(library, "orthonormalize", None, address, size, size, address)
         self.lru_factors = _function(library, "lru_factors", None, address, address, size, address, address)
-        real = ctypes.c_double
         self.merge_moments = _function(library, "merge_moments", real, real, *[address] * 4, size, size)
 
 

@@ -34,8 +34,8 @@ def _of_coefficients(terms: Sequence[Term]) -> Described:
 _DESCRIBED: Described = {
     "iteration": ("", "finished iterations"),
     "env_steps": ("", "finished environment steps of all environments"),
-    "wall_seconds": ("time", "seconds in the training loop"),
-    "steps_per_second": ("time", "environment steps per second, without the time of evaluations"),
+    "wall_seconds": ("time", "seconds in the training loop so far"),
+    "steps_per_second": ("time", "environment steps per second of this iteration, without evaluations"),
     "episodes": ("rollout", "finished episodes"),
     "failed_episodes": (
         "rollout", "episodes that `--skip-bad-episodes` ended at a failed step; no other metric counts them"
@@ -65,7 +65,7 @@ _DESCRIBED: Described = {
         "time", "time spent waiting for the slowest worker, mean over workers, as a fraction of its time"
     ),
     "slowest_worker": ("time", "index of the worker whose part of the rollout took longest"),
-    **{f"{phase}_seconds": ("time", "seconds in the phase of this name") for phase in PHASES},
+    **{f"{phase}_seconds": ("time", "seconds of this iteration in the phase of this name") for phase in PHASES},
     WEIGHTS_HASH: ("", "first 16 digits of the SHA-256 of the weights after this iteration"),
     STATE_HASH: (
         "", "first 32 digits of the SHA-256 of the train state; in every tenth row, this includes the optimizer"

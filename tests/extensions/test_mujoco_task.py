@@ -15,6 +15,7 @@ import mujoco_tasks
 import numpy as np
 import pytest
 from conftest import summary_of
+from gymnasium.envs.classic_control import CartPoleEnv
 from helpers import Saboteur
 from public_helpers import wait_for_the_check
 
@@ -190,7 +191,7 @@ def test_a_repeated_reset_has_the_options_and_the_numbers_of_the_first_one() -> 
 
 
 def test_a_task_of_one_environment_is_not_that_of_the_others() -> None:
-    with pytest.raises(ConfigError, match="because its factory has the parameter env_index"):
+    with pytest.raises(ConfigError, match="because the parameter env_index makes a task for each"):
         inspect_task(task_of("Indexed", env_backend="mujoco"))
 
 
@@ -208,6 +209,18 @@ def test_a_function_may_return_a_task() -> None:
         assert [handle.episode for handle in envs.handles] == [1, 1, 1]
     made = make_environment(config, "rgb_array")
     assert made.unwrapped.render_mode == "rgb_array"
+
+
+class Convertible(CartPoleEnv):
+    """An environment that has a method of this name for its own purposes."""
+
+    def as_gymnasium(self) -> None:
+        raise AssertionError
+
+
+def test_an_environment_is_not_converted() -> None:
+    made = make_environment(TrainConfig(env="test_mujoco_task:Convertible"), "rgb_array")
+    assert (type(made.unwrapped), made.unwrapped.render_mode) == (Convertible, "rgb_array")
 
 
 def test_wrappers_step_a_task_one_by_one() -> None:

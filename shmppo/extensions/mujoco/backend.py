@@ -51,7 +51,7 @@ class MujocoBackend(Backend):
         possible = config.env_backend == "auto"
         require(possible, f"--env-backend mujoco cannot step {config.env_id}, because {reason}; use --env-backend auto")
         if "mujoco" in sys.modules:  # users of other environments do not expect it
-            level = logging.WARNING if isinstance(env.unwrapped, TaskEnv) else logging.INFO  # a task can be changed
+            level = logging.WARNING if isinstance(env.unwrapped, TaskEnv) else logging.INFO  # users can change a task
             log.log(level, "Gymnasium steps %s, because %s", config.env_id, reason)
         return False
 

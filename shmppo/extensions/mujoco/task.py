@@ -22,11 +22,11 @@ from shmppo.errors import ConfigError
 from shmppo.extensions.mujoco.simulations import Fields, Simulations, checked
 
 COMPILED: ContextVar[dict[Any, Any]] = ContextVar("COMPILED")
-"""Models by file and MjSpec, which tasks share that are made together."""
+"""The models that tasks share while they are made together, by file and MjSpec."""
 
 
 class MujocoTask(ABC):
-    """A task of n simulations of a MuJoCo model, for `--env module:Class`, or of a function that returns it.
+    """A task of n simulations of a MuJoCo model, for `--env module:Class`, or `module:function` if it returns a task.
 
     The functions get `sim` (see `Simulations`) and compute arrays with one row per simulation. A row may depend only on
     its own simulation. A task keeps no state of its own between steps: MuJoCo's `userdata` does.
@@ -73,7 +73,7 @@ class MujocoTask(ABC):
     ) -> None:
         """Change the first state of an episode in `sim.data[index]`, which MuJoCo has reset. `mj_forward` follows.
 
-        The fields of `sim` have their values before the change.
+        `sim` shows the state before the change.
 
         options: those of --env-schedule, empty without them.
         """

@@ -25,9 +25,11 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from shmppo.config.train_config import TrainConfig
+from shmppo.envs.creation_errors import imported_factory
 from shmppo.envs.snapshots import wrappers_of
 from shmppo.extensions.mujoco.simulations import Fields, Part, Simulations
 from shmppo.extensions.mujoco.task import MujocoTask, TaskEnv
+from shmppo.utils.user_code import parameters_of
 
 
 class GymnasiumTask(MujocoTask):
@@ -368,7 +370,9 @@ def reason_for_gymnasium(config: TrainConfig, env: gymnasium.Env) -> str | None:
     if other:
         return f"it has the wrapper {other[0]}"
     if is_own:
-        return None
+        factory = imported_factory(config.env_id)
+        differ = factory is not None and "env_index" in parameters_of(factory)
+        return "the parameter env_index makes a task for each environment" if differ else None
     if env.unwrapped.spec is None:
         return "it was not created by gymnasium.make"
     if config.env_schedule is not None:

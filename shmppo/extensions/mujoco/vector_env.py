@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -20,7 +20,6 @@ import numpy as np
 from shmppo.config.checks import require
 from shmppo.config.info_keys import InfoKey
 from shmppo.config.train_config import TrainConfig
-from shmppo.envs.creation_errors import imported_factory
 from shmppo.envs.factory import make_environment
 from shmppo.envs.schedule import Options
 from shmppo.envs.snapshots import SnapshotSpec, snapshot_spec
@@ -32,7 +31,7 @@ from shmppo.extensions.mujoco.simulations import Simulations, checked
 from shmppo.extensions.mujoco.task import COMPILED, TaskEnv
 from shmppo.extensions.mujoco.tasks import simulations_of, time_limit
 from shmppo.spaces.observations import Leaf, observation_spec
-from shmppo.utils.user_code import FAILURES, as_config_error, parameters_of
+from shmppo.utils.user_code import FAILURES, as_config_error
 
 
 def simulation_snapshot(env: gymnasium.Env, choose_action: Callable[[Any], Any]) -> SnapshotSpec | None:
@@ -69,9 +68,11 @@ class MujocoVectorEnv(SyncVectorEnv):
     handle_type = MujocoHandle
 
     def __init__(self, config: TrainConfig, task: EnvSpec, low: int, high: int, render_mode: str | None = None) -> None:
-        with ExitStack() as after:
-            after.callback(COMPILED.reset, COMPILED.set({}))
+        shared = COMPILED.set({})
+        try:
             super().__init__(config, task, low, high, render_mode)
+        finally:
+            COMPILED.reset(shared)
         envs = [handle.env for handle in self.handles]
         self._space = self.action_space  # each wrapper takes time to return it
         self._sim, self._time_limit = simulations_of(envs), time_limit(envs[0])
@@ -152,9 +153,6 @@ def function_that_rounds(config: TrainConfig, env: gymnasium.Env) -> str | None:
     if not isinstance(base, TaskEnv):
         return None
     where = f"--env {config.env_id}"
-    factory = imported_factory(config.env_id)
-    if factory is not None and "env_index" in parameters_of(factory):
-        return "its factory has the parameter env_index"
     with closing(make_environment(config)) as made:
         other: Any = made.unwrapped
         equal = base.content_sha256 == other.content_sha256
