@@ -86,13 +86,13 @@ def test_an_interrupted_run_of_a_table_is_resumed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_recorded_command_is_that_of_the_running_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recorded = {"figures.popgym.minesweeper": "minesweeper", "pytest.__main__": "measure", None: "measure"}
+    recorded = {"figures.popgym.plot": "plot", "pytest.__main__": "measure", None: "measure"}
     monkeypatch.setattr(sys, "argv", ["the script", "RUN", "--seed", "2"])
     (tmp_path / "popgym").mkdir()
     for running, module in recorded.items():
         monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(running, None) if running else None)
-        record_provenance(tmp_path / "popgym" / "minesweeper.csv")
-        content = json.loads((tmp_path / "popgym" / "minesweeper.json").read_text())
+        record_provenance(tmp_path / "popgym" / "popgym.csv")
+        content = json.loads((tmp_path / "popgym" / "popgym.json").read_text())
         assert content["command"] == f"python -m figures.popgym.{module} RUN --seed 2"
 
 
