@@ -126,9 +126,10 @@ class Policies:
         self._sequences = cut_sequences(buffers.rollout.first, config.sequence_steps).astype(np.int64)
 
     def parameters(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return the policy parameters [steps, P] of the policy with these weights."""
+        """Return the normalized parameters [steps, P] of the policy with these weights."""
         self._weights.copy_(weights)
-        return torch.from_numpy(self._gradients.outputs(self._sequences)[0]).double()
+        params = self._gradients.outputs(self._sequences)[0].astype(np.float64)
+        return torch.from_numpy(self._distribution.normalized(params))
 
     def kl(self, p: torch.Tensor, q: torch.Tensor) -> float:
         """Return the mean KL(p ‖ q) of two policies, given by their parameters."""

@@ -159,9 +159,19 @@ class LossInputs:
         return advantages
 
     @cached_property
+    def policy(self) -> np.ndarray:
+        """[R, O], π: the policy parameters, normalized."""
+        return self.distribution.normalized(self.params)
+
+    @cached_property
+    def old_policy(self) -> np.ndarray:
+        """[R, O], π_old, normalized. No elements with --objective clip."""
+        return self.distribution.normalized(self.rollout("policy_params"))
+
+    @cached_property
     def log_prob(self) -> np.ndarray:
         """[R, Q], log π."""
-        log_prob = self.distribution.log_prob(self.params, self.rollout("actions"))
+        log_prob = self.distribution.log_prob(self.policy, self.rollout("actions"))
         return log_prob if self.config.ratio == "per-dimension" else np.add.reduce(log_prob, 1, keepdims=True)
 
     @cached_property
@@ -187,13 +197,13 @@ class LossInputs:
         if self.config.objective == "clip":
             ratio = self.ratios[:, 0] if self.config.ratio == "joint" else exp(self.log_ratio)
             return kl_estimate(self.log_ratio, ratio)
-        return self.distribution.kl(self.rollout("policy_params"), self.params)
+        return self.distribution.kl(self.old_policy, self.policy)
 
     @cached_property
     def entropies(self) -> list[np.ndarray]:
         """Entropy of each part of the action in nats, [R] each. An action without parts is one part."""
         of_parts = getattr(self.distribution, "entropies", None)  # `Joint` has it
-        return [self.distribution.entropy(self.params)] if of_parts is None else of_parts(self.params)
+        return [self.distribution.entropy(self.policy)] if of_parts is None else of_parts(self.policy)
 
 
 Objective = Callable[[LossInputs], tuple[np.ndarray, np.ndarray]]
@@ -222,7 +232,7 @@ def policy_loss(inputs: LossInputs, coefficient: float | None) -> TermResult:
     if compute is not None and coefficient is not None:
         objective, by_log_prob = compute(inputs)
         by_log_prob = -by_log_prob.reshape(len(inputs.params), -1)
-        by_params = inputs.distribution.log_prob_grad(inputs.params, inputs.rollout("actions"), by_log_prob)
+        by_params = inputs.distribution.log_prob_grad(inputs.policy, inputs.rollout("actions"), by_log_prob)
     else:
         objective, by_params = np.zeros_like(inputs.log_ratio), np.zeros_like(inputs.params)
     if inputs.config.objective == "penalty":
@@ -240,7 +250,7 @@ def value_loss(inputs: LossInputs, _: float | None) -> TermResult:
 
 def entropy(inputs: LossInputs, coefficient: float | None) -> TermResult:
     """policy entropy in nats, mean over the minibatches"""
-    gradient = None if coefficient is None else inputs.distribution.entropy_grad(inputs.params) * -coefficient
+    gradient = None if coefficient is None else inputs.distribution.entropy_grad(inputs.policy) * -coefficient
     return _sum(inputs.entropies), gradient, None
 
 
@@ -249,7 +259,7 @@ def approx_kl(inputs: LossInputs, coefficient: float | None) -> TermResult:
     − log ratio (k3), or in closed form with objectives other than `clip`"""
     if inputs.config.objective != "penalty" or coefficient is None:
         return inputs.kl, None, None
-    gradient = inputs.distribution.kl_grad(inputs.rollout("policy_params"), inputs.params)
+    gradient = inputs.distribution.kl_grad(inputs.old_policy, inputs.policy)
     return inputs.kl, gradient * coefficient, None
 
 

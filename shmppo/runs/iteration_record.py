@@ -192,11 +192,12 @@ class DumpLearner(RecordingLearner):
             sequences = planned.sequences[planned.order[self._place[0], cuts[0] : cuts[-1]]].astype(np.int64)
             index, _, member = pack_steps(sequences, config.rows)
             params, values, *_ = self._shards.outputs(sequences)
+            policy = self._distribution.normalized(params)
             actions = self._buffers.rollout.actions.reshape(-1, self._distribution.action_size)[index]
             arrays = {
                 "sequences": sequences, "shards": cuts - cuts[0], "states": self._shards.initial_states(sequences),
                 "sequence": member, "step": index, "actions": actions, "params": params, "value": values,
-                "log_prob": self._distribution.log_prob(params, actions), "entropy": self._distribution.entropy(params),
+                "log_prob": self._distribution.log_prob(policy, actions), "entropy": self._distribution.entropy(policy),
                 "targets": planned.step_targets[index], "advantage_scale": planned.advantage_scale[self._place],
                 "clip": config.clip, "value_clip": config.clip if config.value_clip else np.inf,
                 "value_coef": config.value_coef, "weights": self._buffers.published.weights, "gradient": results.total,

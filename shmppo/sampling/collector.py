@@ -334,7 +334,8 @@ class Collector:
             rollout.policy_params[:] = self._params
         for i in range(len(self._first)):
             # Contiguous copies: a reduction may round differently with other strides.
-            log_prob = distribution.log_prob(self._params[:, i].copy(), rollout.actions[:, i].copy())
+            policy = distribution.normalized(self._params[:, i].copy())
+            log_prob = distribution.log_prob(policy, rollout.actions[:, i].copy())
             if self._config.ratio == "joint":
                 log_prob = np.add.reduce(log_prob, 1, keepdims=True)
             rollout.log_prob[:, i] = log_prob

@@ -79,35 +79,39 @@ class Joint:
     def mode(self, params: np.ndarray) -> np.ndarray:
         return np.concatenate([part.mode(own) for part, own in zip(self._parts, self._split(params), strict=True)], -1)
 
-    def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        parts = zip(self._parts, self._split(params), self._action_slices, strict=True)
+    def normalized(self, params: np.ndarray) -> np.ndarray:
+        parts = zip(self._parts, self._split(params), strict=True)
+        return self._merge([part.normalized(own) for part, own in parts])
+
+    def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        parts = zip(self._parts, self._split(p), self._action_slices, strict=True)
         return np.concatenate([part.log_prob(own, actions[..., where]) for part, own, where in parts], -1)
 
-    def entropy(self, params: np.ndarray) -> np.ndarray:
-        return _sum_of_parts(self.entropies(params))
+    def entropy(self, p: np.ndarray) -> np.ndarray:
+        return _sum_of_parts(self.entropies(p))
 
-    def entropies(self, params: np.ndarray) -> list[np.ndarray]:
+    def entropies(self, p: np.ndarray) -> list[np.ndarray]:
         """Return the entropy of each part in nats, [...] each."""
-        return [part.entropy(own) for part, own in zip(self._parts, self._split(params), strict=True)]
+        return [part.entropy(own) for part, own in zip(self._parts, self._split(p), strict=True)]
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         parts = zip(self._parts, self._split(p), self._split(q), strict=True)
         return _sum_of_parts([part.kl(own_p, own_q) for part, own_p, own_q in parts])
 
-    def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
-        parts = zip(self._parts, self._split(params), self._action_slices, strict=True)
+    def log_prob_grad(self, p: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+        parts = zip(self._parts, self._split(p), self._action_slices, strict=True)
         each = np.broadcast_to(upstream, actions.shape)
         return self._merge([part.log_prob_grad(own, actions[..., a], each[..., a]) for part, own, a in parts])
 
-    def entropy_grad(self, params: np.ndarray) -> np.ndarray:
-        return self._merge([part.entropy_grad(own) for part, own in zip(self._parts, self._split(params), strict=True)])
+    def entropy_grad(self, p: np.ndarray) -> np.ndarray:
+        return self._merge([part.entropy_grad(own) for part, own in zip(self._parts, self._split(p), strict=True)])
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         parts = zip(self._parts, self._split(p), self._split(q), strict=True)
         return self._merge([part.kl_grad(own_p, own_q) for part, own_p, own_q in parts])
 
-    def named(self, params: np.ndarray) -> dict[Any, Any]:
-        parts = zip(self.part_keys, self._parts, self._split(params), strict=True)
+    def named(self, p: np.ndarray) -> dict[Any, Any]:
+        parts = zip(self.part_keys, self._parts, self._split(p), strict=True)
         return {key: part.named(own) for key, part, own in parts}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:

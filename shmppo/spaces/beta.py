@@ -89,17 +89,20 @@ class Beta:
         a, b = np.split(softplus(params) + _TINY, 2, -1)
         return a / (a + b)
 
-    def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        # (α − 1) log x + (β − 1) log(1 − x) − log B(α, β) − log(high − low)
-        z = self._concentrations(params)
-        by_x = np.add.reduce((z[..., :2, :] - 1) * _logarithms(actions), -2)
-        return (by_x - _combine(log_gamma(z)) - self._log_range).astype(params.dtype, copy=False)
+    def normalized(self, params: np.ndarray) -> np.ndarray:
+        return params
 
-    def entropy(self, params: np.ndarray) -> np.ndarray:
+    def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        # (α − 1) log x + (β − 1) log(1 − x) − log B(α, β) − log(high − low)
+        z = self._concentrations(p)
+        by_x = np.add.reduce((z[..., :2, :] - 1) * _logarithms(actions), -2)
+        return (by_x - _combine(log_gamma(z)) - self._log_range).astype(p.dtype, copy=False)
+
+    def entropy(self, p: np.ndarray) -> np.ndarray:
         # log B(α, β) − (α − 1) ψ(α) − (β − 1) ψ(β) + (α + β − 2) ψ(α + β) + log(high − low)
-        z = self._concentrations(params)
+        z = self._concentrations(p)
         entropy = _combine(log_gamma(z) - (z - _MINIMUM) * digamma(z))
-        return np.add.reduce(entropy + self._log_range, -1).astype(params.dtype, copy=False)
+        return np.add.reduce(entropy + self._log_range, -1).astype(p.dtype, copy=False)
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # log B(q) − log B(p) + (α_p − α_q) ψ(α_p) + (β_p − β_q) ψ(β_p) − (α_p + β_p − α_q − β_q) ψ(α_p + β_p)
@@ -107,23 +110,23 @@ class Beta:
         divergence = _combine(log_gamma(z_q) - log_gamma(z_p) + (z_p - z_q) * digamma(z_p))
         return np.add.reduce(divergence, -1).astype(q.dtype, copy=False)
 
-    def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+    def log_prob_grad(self, p: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         # ∂/∂α = log x − ψ(α) + ψ(α + β), ∂/∂β = log(1 − x) − ψ(β) + ψ(α + β)
-        gradient = -digamma(self._concentrations(params))
+        gradient = -digamma(self._concentrations(p))
         gradient[..., :2, :] += _logarithms(actions)
-        return self._to_params(gradient * upstream[..., np.newaxis, :], params)
+        return self._to_params(gradient * upstream[..., np.newaxis, :], p)
 
-    def entropy_grad(self, params: np.ndarray) -> np.ndarray:
+    def entropy_grad(self, p: np.ndarray) -> np.ndarray:
         # ∂/∂α = −(α − 1) ψ'(α) + (α + β − 2) ψ'(α + β)
-        z = self._concentrations(params)
-        return self._to_params((_MINIMUM - z) * trigamma(z), params)
+        z = self._concentrations(p)
+        return self._to_params((_MINIMUM - z) * trigamma(z), p)
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # ∂/∂α_q = ψ(α_q) − ψ(α_p) − ψ(α_q + β_q) + ψ(α_p + β_p)
         return self._to_params(digamma(self._concentrations(q)) - digamma(self._concentrations(p)), q)
 
-    def named(self, params: np.ndarray) -> dict[Any, Any]:
-        alpha, beta = np.split(1 + softplus(params), 2, -1)
+    def named(self, p: np.ndarray) -> dict[Any, Any]:
+        alpha, beta = np.split(1 + softplus(p), 2, -1)
         return {"alpha": alpha.reshape(-1, *self._shape), "beta": beta.reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:

@@ -1,6 +1,9 @@
 """Action distributions as pure functions of the policy head's output.
 
 `params` [..., P] are the outputs of the policy head, followed by the parameters that do not depend on the observation.
+`normalized` converts them once to what densities, entropies, and divergences are computed from, such as
+log-probabilities instead of logits: `p` and `q` [..., P]. All derivatives are with respect to `params`.
+
 The caller draws the noise in advance, so an action is a pure function of (params, noise). Actions are float32 [..., A]
 for every action space, so one shared array holds them. `log_prob` returns one number per action dimension [..., A];
 their sum is the log-probability of the action.
@@ -53,28 +56,31 @@ class Distribution(Protocol):
     def mode(self, params: np.ndarray) -> np.ndarray:
         """Return the most likely actions [..., A]. A squashed Gaussian returns the mean before squashing."""
 
-    def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    def normalized(self, params: np.ndarray) -> np.ndarray:
+        """Return the argument `p` of the following functions, [..., P]. It may be `params` itself."""
+
+    def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the log-probability or log-density of each action dimension [..., A]."""
 
-    def entropy(self, params: np.ndarray) -> np.ndarray:
+    def entropy(self, p: np.ndarray) -> np.ndarray:
         """Return the entropy in nats, summed over action dimensions [...]."""
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         """Return KL(p ‖ q) in nats, summed over action dimensions [...]. It is computed in closed form."""
 
-    def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+    def log_prob_grad(self, p: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         """Return the derivative of Σ upstream · log_prob with respect to `params`, [..., P].
 
         upstream: [..., A], or [..., 1] if it is the same for all action dimensions.
         """
 
-    def entropy_grad(self, params: np.ndarray) -> np.ndarray:
+    def entropy_grad(self, p: np.ndarray) -> np.ndarray:
         """Return the derivative of the entropy with respect to `params`, [..., P]."""
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        """Return the derivative of KL(p ‖ q) with respect to q, [..., P]."""
+        """Return the derivative of KL(p ‖ q) with respect to the `params` of q, [..., P]."""
 
-    def named(self, params: np.ndarray) -> dict[Any, Any]:
+    def named(self, p: np.ndarray) -> dict[Any, Any]:
         """Return what defines the distributions [n, …], by name; those of a joint action by its keys or indices."""
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
@@ -132,23 +138,22 @@ class DiagonalGaussian:
         self._low = space.low.reshape(-1)
         self._high = space.high.reshape(-1)
 
-    def _parts(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and the log standard deviation."""
-        mean, log_std = self._halves(params)
-        if self._state_std is not None:
-            offset, low, high = self._state_std
-            log_std = np.clip(log_std + np.float32(offset), low, high)
-        return mean, log_std
+    def normalized(self, params: np.ndarray) -> np.ndarray:
+        if self._state_std is None:
+            return params
+        offset, low, high = self._state_std
+        mean, x = self._halves(params)
+        return np.concatenate([mean, np.clip(x + np.float32(offset), low, high)], -1)
 
     def _halves(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return views of what belongs to the mean and to the log standard deviation."""
         return array[..., : self.action_size], array[..., self.action_size :]
 
-    def _limit(self, gradient: np.ndarray, params: np.ndarray) -> np.ndarray:
+    def _limit(self, gradient: np.ndarray, p: np.ndarray) -> np.ndarray:
         """Set the derivative with respect to x of `StateStd` to 0 where log σ is at a limit."""
         if self._state_std is not None:
-            offset, low, high = self._state_std
-            log_std = self._halves(params)[1] + np.float32(offset)
+            _, low, high = self._state_std
+            log_std = self._halves(p)[1]
             self._halves(gradient)[1][...] *= (log_std > low) & (log_std < high)
         return gradient
 
@@ -156,52 +161,52 @@ class DiagonalGaussian:
         return generator.standard_normal((steps, self.noise_size), dtype=np.float32)
 
     def sample(self, params: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        mean, log_std = self._parts(params)
+        mean, log_std = self._halves(self.normalized(params))
         return mean + exp(log_std) * noise
 
     def mode(self, params: np.ndarray) -> np.ndarray:
         return params[..., : self.action_size]
 
-    def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        mean, log_std = self._parts(params)
+    def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        mean, log_std = self._halves(p)
         z = (actions - mean) * exp(-log_std)
         return -0.5 * (z * z) - log_std - _HALF_LOG_2PI
 
-    def entropy(self, params: np.ndarray) -> np.ndarray:
-        _, log_std = self._parts(params)
+    def entropy(self, p: np.ndarray) -> np.ndarray:
+        _, log_std = self._halves(p)
         return np.add.reduce(log_std + (0.5 + _HALF_LOG_2PI), -1)
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # Σ_d log(σ_q/σ_p) + (σ_p² + (μ_p − μ_q)²) / (2 σ_q²) − ½
-        (mean_p, log_p), (mean_q, log_q) = self._parts(p), self._parts(q)
+        (mean_p, log_p), (mean_q, log_q) = self._halves(p), self._halves(q)
         spread = exp(2 * log_p) + np.square(mean_p - mean_q)
         return np.add.reduce(log_q - log_p + 0.5 * spread * exp(-2 * log_q) - 0.5, -1)
 
-    def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+    def log_prob_grad(self, p: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         # ∂/∂μ = (a − μ) / σ², ∂/∂log σ = (a − μ)² / σ² − 1
-        mean, log_std = self._parts(params)
+        mean, log_std = self._halves(p)
         inverse = exp(-log_std)
         z = (actions - mean) * inverse
-        gradient = np.empty_like(params)
+        gradient = np.empty_like(p)
         by_mean, by_log_std = self._halves(gradient)
         np.multiply(z * inverse, upstream, out=by_mean)
         np.multiply(z * z - 1, upstream, out=by_log_std)
-        return self._limit(gradient, params)
+        return self._limit(gradient, p)
 
-    def entropy_grad(self, params: np.ndarray) -> np.ndarray:
-        gradient = np.zeros_like(params)
+    def entropy_grad(self, p: np.ndarray) -> np.ndarray:
+        gradient = np.zeros_like(p)
         gradient[..., self.action_size :] = 1
-        return self._limit(gradient, params)
+        return self._limit(gradient, p)
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # ∂/∂μ_q = (μ_q − μ_p) / σ_q², ∂/∂log σ_q = 1 − (σ_p² + (μ_p − μ_q)²) / σ_q²
-        (mean_p, log_p), (mean_q, log_q) = self._parts(p), self._parts(q)
+        (mean_p, log_p), (mean_q, log_q) = self._halves(p), self._halves(q)
         difference, precision = mean_q - mean_p, exp(-2 * log_q)
         spread = exp(2 * log_p) + np.square(difference)
         return self._limit(np.concatenate([difference * precision, 1 - spread * precision], -1), q)
 
-    def named(self, params: np.ndarray) -> dict[Any, Any]:
-        mean, log_std = self._parts(params)
+    def named(self, p: np.ndarray) -> dict[Any, Any]:
+        mean, log_std = self._halves(p)
         return {"mean": mean.reshape(-1, *self._shape), "std": exp(log_std).reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
@@ -253,29 +258,29 @@ class SquashedGaussian(DiagonalGaussian):
         self._points = points.astype(np.float32)
         self._weights = (weights / weights.sum()).astype(np.float32)
 
-    def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return super().log_prob(params, actions) - np.where(self._bounded, self._log_derivative(actions), 0)
+    def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        return super().log_prob(p, actions) - np.where(self._bounded, self._log_derivative(actions), 0)
 
-    def entropy(self, params: np.ndarray) -> np.ndarray:
+    def entropy(self, p: np.ndarray) -> np.ndarray:
         # H(a) = H(u) + E log|da/du|. Gauss-Hermite quadrature gives the expectation; its error is below 0.002 for
         # standard deviations up to e.
-        points = np.swapaxes(self._quadrature(params), -1, -2)  # [..., points, A]
+        points = np.swapaxes(self._quadrature(p), -1, -2)  # [..., points, A]
         expected = np.add.reduce(self._log_derivative(points) * self._weights[:, np.newaxis], -2)
-        return super().entropy(params) + np.add.reduce(np.where(self._bounded, expected, 0), -1)
+        return super().entropy(p) + np.add.reduce(np.where(self._bounded, expected, 0), -1)
 
-    def entropy_grad(self, params: np.ndarray) -> np.ndarray:
+    def entropy_grad(self, p: np.ndarray) -> np.ndarray:
         # ∂ log|da/du| / ∂u = −2 tanh(u), at u = μ + σ · point
-        by_point = -2 * tanh(self._quadrature(params)) * self._weights  # [..., A, points]
-        gradient = super().entropy_grad(params)
+        by_point = -2 * tanh(self._quadrature(p)) * self._weights  # [..., A, points]
+        gradient = super().entropy_grad(p)
         by_mean, by_log_std = self._halves(gradient)
-        std = exp(self._parts(params)[1])
+        std = exp(self._halves(p)[1])
         by_mean += np.where(self._bounded, np.add.reduce(by_point, -1), 0)
         by_log_std += np.where(self._bounded, np.add.reduce(by_point * self._points, -1) * std, 0)
-        return self._limit(gradient, params)
+        return self._limit(gradient, p)
 
-    def _quadrature(self, params: np.ndarray) -> np.ndarray:
+    def _quadrature(self, p: np.ndarray) -> np.ndarray:
         """Return the values of u at the points of the quadrature, [..., A, points]."""
-        mean, log_std = self._parts(params)
+        mean, log_std = self._halves(p)
         return mean[..., np.newaxis] + exp(log_std)[..., np.newaxis] * self._points
 
     def _log_derivative(self, u: np.ndarray) -> np.ndarray:
@@ -306,7 +311,10 @@ class SquashedGaussian(DiagonalGaussian):
 
 
 class Categorical:
-    """Distribution of Discrete actions. `params` are logits [..., actions]; samples use the Gumbel-max trick."""
+    """Distribution of Discrete actions. `params` are logits [..., actions]; samples use the Gumbel-max trick.
+
+    Normalized, they are log-probabilities.
+    """
 
     action_size = 1
 
@@ -323,33 +331,33 @@ class Categorical:
     def mode(self, params: np.ndarray) -> np.ndarray:
         return params.argmax(-1, keepdims=True).astype(np.float32)
 
-    def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(_log_softmax(params), actions.astype(np.int64), -1)
+    def normalized(self, params: np.ndarray) -> np.ndarray:
+        return _log_softmax(params)
 
-    def entropy(self, params: np.ndarray) -> np.ndarray:
-        log_p = _log_softmax(params)
-        return -np.add.reduce(exp(log_p) * log_p, -1)
+    def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(p, actions.astype(np.int64), -1)
+
+    def entropy(self, p: np.ndarray) -> np.ndarray:
+        return -np.add.reduce(exp(p) * p, -1)
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         # Σ_a p(a) (log p(a) − log q(a))
-        log_p = _log_softmax(p)
-        return np.add.reduce(exp(log_p) * (log_p - _log_softmax(q)), -1)
+        return np.add.reduce(exp(p) * (p - q), -1)
 
-    def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+    def log_prob_grad(self, p: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
         # ∂/∂logit_b = 1[a = b] − p(b)
-        return ((actions == np.arange(self.num_params, dtype=np.float32)) - exp(_log_softmax(params))) * upstream
+        return ((actions == np.arange(self.num_params, dtype=np.float32)) - exp(p)) * upstream
 
-    def entropy_grad(self, params: np.ndarray) -> np.ndarray:
+    def entropy_grad(self, p: np.ndarray) -> np.ndarray:
         # −p(b) (log p(b) + H)
-        log_p = _log_softmax(params)
-        p = exp(log_p)
-        return -p * (log_p - np.add.reduce(p * log_p, -1, keepdims=True))
+        probabilities = exp(p)
+        return -probabilities * (p - np.add.reduce(probabilities * p, -1, keepdims=True))
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        return exp(_log_softmax(q)) - exp(_log_softmax(p))
+        return exp(q) - exp(p)
 
-    def named(self, params: np.ndarray) -> dict[Any, Any]:
-        return {"probabilities": exp(_log_softmax(params))}
+    def named(self, p: np.ndarray) -> dict[Any, Any]:
+        return {"probabilities": exp(p)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return [self._start + int(a) for a in actions[:, 0].tolist()]
@@ -384,29 +392,32 @@ class Bernoulli:
     def mode(self, params: np.ndarray) -> np.ndarray:
         return (params > 0).astype(np.float32)
 
-    def log_prob(self, params: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return -softplus(params * (1 - 2 * actions))
+    def normalized(self, params: np.ndarray) -> np.ndarray:
+        return params
 
-    def entropy(self, params: np.ndarray) -> np.ndarray:
-        return np.add.reduce(softplus(params) - params * sigmoid(params), -1)
+    def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        return -softplus(p * (1 - 2 * actions))
+
+    def entropy(self, p: np.ndarray) -> np.ndarray:
+        return np.add.reduce(softplus(p) - p * sigmoid(p), -1)
 
     def kl(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         ones = sigmoid(p) * (softplus(-q) - softplus(-p))
         zeros = sigmoid(-p) * (softplus(q) - softplus(p))
         return np.add.reduce(ones + zeros, -1)
 
-    def log_prob_grad(self, params: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
-        return (actions - sigmoid(params)) * upstream
+    def log_prob_grad(self, p: np.ndarray, actions: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+        return (actions - sigmoid(p)) * upstream
 
-    def entropy_grad(self, params: np.ndarray) -> np.ndarray:
-        p = sigmoid(params)
-        return -params * p * (1 - p)
+    def entropy_grad(self, p: np.ndarray) -> np.ndarray:
+        ones = sigmoid(p)
+        return -p * ones * (1 - ones)
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         return sigmoid(q) - sigmoid(p)
 
-    def named(self, params: np.ndarray) -> dict[Any, Any]:
-        return {"probabilities": sigmoid(params).reshape(-1, *self._shape)}
+    def named(self, p: np.ndarray) -> dict[Any, Any]:
+        return {"probabilities": sigmoid(p).reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return list(actions.astype(self._dtype).reshape(-1, *self._shape))

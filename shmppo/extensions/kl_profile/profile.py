@@ -163,8 +163,8 @@ class KLRecorder:
         )
 
     def _policy(self) -> np.ndarray:
-        """Compute the parameters of the current policy at the steps of the probe, float64 [steps, O]."""
-        return self._gradients.outputs(self._probe)[0].astype(np.float64)
+        """Compute the current policy at the steps of the probe: normalized parameters, float64 [steps, O]."""
+        return self._distribution.normalized(self._gradients.outputs(self._probe)[0].astype(np.float64))
 
     def _kl(self, p: np.ndarray, q: np.ndarray) -> float:
         """Compute the mean KL(p ‖ q) over the probe, in nats."""

@@ -20,9 +20,9 @@ def cloning_objective(inputs: LossInputs) -> tuple[np.ndarray, np.ndarray]:
 
 def teacher_kl(inputs: LossInputs, coefficient: float | None) -> TermResult:
     """mean KL(teacher ‖ policy) in nats over the minibatches, each measured before its optimizer step"""
-    teacher = inputs.rollout("teacher_params")
-    gradient = None if coefficient is None else inputs.distribution.kl_grad(teacher, inputs.params) * coefficient
-    return inputs.distribution.kl(teacher, inputs.params), gradient, None
+    teacher = inputs.distribution.normalized(inputs.rollout("teacher_params"))
+    gradient = None if coefficient is None else inputs.distribution.kl_grad(teacher, inputs.policy) * coefficient
+    return inputs.distribution.kl(teacher, inputs.policy), gradient, None
 
 
 def teacher_coef(schedule: Schedule, iteration: int) -> float:
