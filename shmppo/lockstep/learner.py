@@ -25,7 +25,7 @@ from shmppo.models.actor_critic import build_model, move_parameters, network_wei
 from shmppo.parallel.process_group import SINGLE_PROCESS, GradientAllReduce, ProcessGroup
 from shmppo.parallel.shared_buffers import Rollout, SharedBuffers
 from shmppo.ppo.device_update import padded_share
-from shmppo.ppo.gae import RewardNormalizer, merge_moments
+from shmppo.ppo.gae import RewardNormalizer, merge_over_ranks
 from shmppo.ppo.loss import Loss
 from shmppo.ppo.optimizer import load_optimizer_state, optimizer_state
 from shmppo.ppo.schedule import Schedule
@@ -164,7 +164,7 @@ class Learner:
     def update_obs_normalizer(self, rollout: Rollout) -> None:
         """Add the observations of a rollout to the statistics that normalize the next one."""
         if self.config.normalize_obs:
-            merge_moments(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
+            merge_over_ranks(self.obs_moments, rollout.obs_moments, rollout.valid_steps, self._process_group)
 
     def _reduce_results(self) -> tuple[dict[str, float], float]:
         """All-reduce the gradient and the results of a minibatch.

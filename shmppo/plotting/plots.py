@@ -50,8 +50,9 @@ def draw_aggregate(axis: Axes, curve: Aggregate, name: str, color: str, width: f
         axis.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
 
 
-def draw_phases(axis: Axes, run: Run, title: str) -> None:
-    """Draw the share of each phase in the time of an iteration, over the run, as means over 50 equal parts."""
+def draw_phases(axis: Axes, members: Sequence[Run], title: str) -> None:
+    """Draw the share of each phase in the time of an iteration, over the first run, as means over 50 equal parts."""
+    run, of = members[0], "the first seed of " if len(members) > 1 else ""
     zeros = np.zeros(len(run.columns["iteration"]))
     seconds = np.stack([run.columns.get(f"{phase}_seconds", zeros) for phase in PHASES])  # earlier versions had fewer
     shares = seconds / seconds.sum(axis=0)
@@ -61,7 +62,7 @@ def draw_phases(axis: Axes, run: Run, title: str) -> None:
     axis.stackplot(iterations, 100 * means, colors=COLORS, labels=PHASES)
     axis.set_ylim(0, 100)
     text = textwrap.fill(
-        textwrap.shorten(f"time of {title}", TITLE_CHARACTERS, placeholder=" …"), TITLE_CHARACTERS // 2
+        textwrap.shorten(f"time of {of}{title}", TITLE_CHARACTERS, placeholder=" …"), TITLE_CHARACTERS // 2
     )
     label(axis, "iteration", "share of time (%)", text)
 
@@ -152,7 +153,7 @@ def draw_overview(groups: Groups, over: str) -> Figure:
     add_legend(figure, axes[0])
     rest = axes[len(panels) :]
     for axis, (name, members) in zip(rest, groups.items(), strict=False):
-        draw_phases(axis, members[0], name)
+        draw_phases(axis, members, name)
     legend = axes[-2].legend(*rest[0].get_legend_handles_labels(), ncols=5, loc="upper left")
     legend.set_in_layout(False)  # it is wider than its panel
     for axis in rest[len(groups) :]:

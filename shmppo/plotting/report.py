@@ -51,7 +51,7 @@ def write_report(groups: Groups, out: Path, metrics: Sequence[str], over: str) -
         results=table(results(run, outcomes(groups)) for run in runs),
         options=options({name: members[0].config for name, members in groups.items()}),
         phase_legend=legend(PHASES),
-        phases="".join(svg(draw_phases, members[0], name) for name, members in groups.items()),
+        phases="".join(svg(draw_phases, members, name) for name, members in groups.items()),
         memory="".join(newest_file(run, MEMORY_PICTURE) for run in runs),
         videos="".join(newest_file(run, "*.mp4", "*.gif") for run in runs),
         provenance=shared_and_own(list(map(provenance, runs))),

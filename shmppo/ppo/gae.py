@@ -131,7 +131,7 @@ def explained_variance(values: np.ndarray, targets: np.ndarray, valid_steps: np.
     return 1 - unexplained / total if total > 0 else float("nan")
 
 
-def merge_moments(moments: RunningMoments, by_env: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup) -> None:
+def merge_over_ranks(moments: RunningMoments, by_env: np.ndarray, valid_steps: np.ndarray, group: ProcessGroup) -> None:
     """Merge the moments of every environment of all ranks into running moments, in the order of environments.
 
     Args:
@@ -177,6 +177,6 @@ class RewardNormalizer:
             by_env = np.stack(column_moments(returns), axis=1)[..., np.newaxis]
         else:
             by_env = np.array([column_moments(returns[steps, n : n + 1]) for n, steps in enumerate(counted.T)])
-        merge_moments(self.moments, by_env, counted.sum(axis=0), group)
+        merge_over_ranks(self.moments, by_env, counted.sum(axis=0), group)
         scaled: np.ndarray = np.clip(rewards / self.moments.std, -CLIP, CLIP)
         return scaled

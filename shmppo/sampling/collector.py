@@ -332,13 +332,11 @@ class Collector:
             extension.end_rollout(rollout, iteration, valid_steps)
         if self._config.objective != "clip":
             rollout.policy_params[:] = self._params
+        # A contiguous copy: a reduction may round differently with other strides.
+        log_prob = distribution.log_prob(distribution.normalized(self._params), np.ascontiguousarray(rollout.actions))
+        joint = self._config.ratio == "joint"
+        rollout.log_prob[:] = np.add.reduce(log_prob, -1, keepdims=True) if joint else log_prob
         for i in range(len(self._first)):
-            # Contiguous copies: a reduction may round differently with other strides.
-            policy = distribution.normalized(self._params[:, i].copy())
-            log_prob = distribution.log_prob(policy, rollout.actions[:, i].copy())
-            if self._config.ratio == "joint":
-                log_prob = np.add.reduce(log_prob, 1, keepdims=True)
-            rollout.log_prob[:, i] = log_prob
             for leaf, part in zip(rollout.obs, self._normalized, strict=False):
                 if part is not None:
                     mean, m2 = column_moments(leaf[: rollout.valid_steps[i], i])

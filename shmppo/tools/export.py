@@ -116,6 +116,7 @@ def export(
         ConfigError: if there is no such checkpoint, a library is missing, or the file cannot be written.
     """
     require(format in SUFFIXES, f"the format is {format}; use {' or '.join(SUFFIXES)}")
+    require(weights in ("static", "binary"), f"weights is {weights}; use static or binary")
     installed = importlib.util.find_spec("onnxscript") is not None
     require(installed or format != "onnx", "--format onnx needs onnx and onnxscript; pip install 'shmppo[export]'")
     path = user_path(out or Path(run_dir) / f"policy{SUFFIXES[format]}", "--out")

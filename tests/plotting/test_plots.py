@@ -119,6 +119,8 @@ def test_the_overview_shows_success_and_evaluations(tmp_path: Path) -> None:
     found = texts(tmp_path / "a.svg")
     assert {"info/is_success", "return of evaluated episodes", "clip fraction", "time of Some-v0"} <= set(found)
     assert "eval/info/is_success" not in found, "one value is no curve"
+    plot_curves([run, written_run(tmp_path / "b", seed=2)], tmp_path / "b.svg")
+    assert "time of the first seed of Some-v0" in texts(tmp_path / "b.svg")
 
 
 def test_several_labels_follow_one_flag(tmp_path: Path) -> None:

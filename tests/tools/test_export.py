@@ -193,6 +193,8 @@ def test_an_export_that_is_not_possible_is_refused_in_a_sentence(
         export(tmp_path / "none")
     with pytest.raises(ConfigError, match="the format is ONNX; use onnx or torchscript"):
         export(runs("cartpole-none"), format="ONNX")
+    with pytest.raises(ConfigError, match="weights is inline; use static or binary"):
+        export(runs("cartpole-none"), format="c", weights="inline")
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--out .*/file/a\.pt cannot be written: .*; name another file"):
         export(runs("cartpole-none"), format="torchscript", out=tmp_path / "file" / "a.pt")

@@ -94,8 +94,10 @@ class MujocoVectorEnv(SyncVectorEnv):
         for i, action in enumerate(actions) if self._skip_failed else ():
             if action is not None and (taken := self._begun[i][1]) is not None:
                 taken.append(action)  # a failed episode is repeated
-        other = next(action for action in actions if action is not None)
-        batch = batch_actions(self._space, [other if action is None else action for action in actions])
+        if idle:
+            other = next(action for action in actions if action is not None)
+            actions = [other if action is None else action for action in actions]
+        batch = batch_actions(self._space, actions)
         try:
             raised = self._sim.step(batch, idle)
             if self._is_own:
