@@ -19,7 +19,7 @@ TABLE = Path(__file__).with_name("environments.csv")
 TASKS = {
     "HalfCheetah-v5": (4, "--hidden-size 128 --encoder-sizes 128 --seq-len 16 --epochs 4"),
     "Ant-v5": (32, "--preset Ant-v5"),
-    "popgym-RepeatPreviousMedium-v0": (2, "--preset popgym"),
+    "popgym-NoisyPositionOnlyCartPoleEasy-v0": (2, "--preset popgym"),
 }
 """Number of minibatches with 16 environments, and flags. HalfCheetah is task A of the throughput."""
 CASES = [(16, "same"), *itertools.product((64, 256), ("more", "larger"))]

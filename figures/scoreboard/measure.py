@@ -28,7 +28,7 @@ QUEUE = [
     (f"{POPGYM} --cores lru gru --variants wide --tasks {' '.join(GAMES)}", 1),
     ("published.measure occluded --seeds {seed}", 5),
     ("published.measure zoo --seeds {seed}", 5),
-    ("batches.measure --seeds {seed}", 3),
+    ("batches.environments --seeds {seed}", 3),
     ("returns.measure --all --seeds {seed}", 3),
     ("search.measure search hopper", 1),
     ("search.measure fresh hopper --seeds 10{seed}", 3),

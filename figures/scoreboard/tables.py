@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from figures.agents.measure import TABLE as TEAMS
-from figures.batches.measure import TABLE as BATCHES
+from figures.batches.environments import TABLE as BATCHES
 from figures.common.results import results_table
 from figures.distributions.measure import TABLE as DISTRIBUTIONS
 from figures.fixed_points.measure import KL_COLUMNS
@@ -22,7 +22,7 @@ def tables() -> dict[Path, str]:
             means=["train_return_100", *(name for name in KL_COLUMNS if name != "slope")],
         ),
         BATCHES: results_table(
-            BATCHES, "batches.measure", ["task", "environments", "learning_rate"], "train_return_100"
+            BATCHES, "batches.environments", ["task", "environments", "minibatches"], "evaluate_return"
         ),
         DISTRIBUTIONS: results_table(DISTRIBUTIONS, "distributions.measure", ["task", "case"], "evaluate_return"),
         TEACHERS: results_table(TEACHERS, "teachers.measure", ["task", "steps", "case"], "evaluate_return"),
