@@ -43,7 +43,14 @@ TASKS |= {
     for task in ("cartpole_memory", "pendulum_memory", "mountaincar_memory", "halfcheetah")
 }
 """Task -> program and flags. Tasks with torch's own modules round differently, and are otherwise the same."""
-SEED_COUNTS = {"cartpole_memory": 5, "minigrid_memory": 5, "cartpole_memory_torch": 4, "halfcheetah": 5, "halfcheetah_lstm": 1, "walker2d": 5}
+SEED_COUNTS = {
+    "cartpole_memory": 5,
+    "minigrid_memory": 5,
+    "cartpole_memory_torch": 4,
+    "halfcheetah": 5,
+    "halfcheetah_lstm": 1,
+    "walker2d": 5,
+}
 """Number of seeds, where it is not 3."""
 
 

@@ -271,8 +271,7 @@ class Policy:
             action in ascending order, or of 1 in the shape of a MultiBinary one. For Tuple, Dict, and MultiDiscrete
             actions, a dictionary of these for each key or (flat) index. For a batch, the first axis is n.
         """
-        of = self._distribution
-        return self._forward(obs, state, lambda: of.named(of.normalized(self._actor.params)))
+        return self._forward(obs, state, lambda: self._distribution.named(self._actor.params))
 
     def value(self, obs: Any, state: np.ndarray | None = None) -> Any:
         """Compute the critic's value of an observation, float32 [], or of a batch of them [n].

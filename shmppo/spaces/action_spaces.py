@@ -110,8 +110,8 @@ class Joint:
         parts = zip(self._parts, self._split(p), self._split(q), strict=True)
         return self._merge([part.kl_grad(own_p, own_q) for part, own_p, own_q in parts])
 
-    def named(self, p: np.ndarray) -> dict[Any, Any]:
-        parts = zip(self.part_keys, self._parts, self._split(p), strict=True)
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        parts = zip(self.part_keys, self._parts, self._split(params), strict=True)
         return {key: part.named(own) for key, part, own in parts}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:

@@ -125,8 +125,8 @@ class Beta:
         # ∂/∂α_q = ψ(α_q) − ψ(α_p) − ψ(α_q + β_q) + ψ(α_p + β_p)
         return self._to_params(digamma(self._concentrations(q)) - digamma(self._concentrations(p)), q)
 
-    def named(self, p: np.ndarray) -> dict[Any, Any]:
-        alpha, beta = np.split(1 + softplus(p), 2, -1)
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        alpha, beta = np.split(1 + softplus(params), 2, -1)
         return {"alpha": alpha.reshape(-1, *self._shape), "beta": beta.reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:

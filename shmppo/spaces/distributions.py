@@ -56,8 +56,11 @@ class Distribution(Protocol):
     def mode(self, params: np.ndarray) -> np.ndarray:
         """Return the most likely actions [..., A]. A squashed Gaussian returns the mean before squashing."""
 
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        """Return what defines the distributions [n, …], by name; those of a joint action by its keys or indices."""
+
     def normalized(self, params: np.ndarray) -> np.ndarray:
-        """Return the argument `p` of the following functions, [..., P]. It may be `params` itself."""
+        """Return the argument `p` of densities, entropies, and divergences, [..., P]. It may be `params` itself."""
 
     def log_prob(self, p: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the log-probability or log-density of each action dimension [..., A]."""
@@ -79,9 +82,6 @@ class Distribution(Protocol):
 
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         """Return the derivative of KL(p ‖ q) with respect to the `params` of q, [..., P]."""
-
-    def named(self, p: np.ndarray) -> dict[Any, Any]:
-        """Return what defines the distributions [n, …], by name; those of a joint action by its keys or indices."""
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         """Convert actions [n, A] to a list of n actions in the environment's own format."""
@@ -205,8 +205,8 @@ class DiagonalGaussian:
         spread = exp(2 * log_p) + np.square(difference)
         return self._limit(np.concatenate([difference * precision, 1 - spread * precision], -1), q)
 
-    def named(self, p: np.ndarray) -> dict[Any, Any]:
-        mean, log_std = self._halves(p)
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        mean, log_std = self._halves(self.normalized(params))
         return {"mean": mean.reshape(-1, *self._shape), "std": exp(log_std).reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
@@ -356,8 +356,8 @@ class Categorical:
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         return exp(q) - exp(p)
 
-    def named(self, p: np.ndarray) -> dict[Any, Any]:
-        return {"probabilities": exp(p)}
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        return {"probabilities": exp(self.normalized(params))}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return [self._start + int(a) for a in actions[:, 0].tolist()]
@@ -416,8 +416,8 @@ class Bernoulli:
     def kl_grad(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         return sigmoid(q) - sigmoid(p)
 
-    def named(self, p: np.ndarray) -> dict[Any, Any]:
-        return {"probabilities": sigmoid(p).reshape(-1, *self._shape)}
+    def named(self, params: np.ndarray) -> dict[Any, Any]:
+        return {"probabilities": sigmoid(params).reshape(-1, *self._shape)}
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         return list(actions.astype(self._dtype).reshape(-1, *self._shape))

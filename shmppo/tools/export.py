@@ -178,12 +178,11 @@ def _manifest(trained: TrainedPolicy, policy: ExportedPolicy, inputs: dict[str, 
             example = example_of(trained.task.observation.leaves[i], generator)
             given[trained.input_names[i]] = torch.from_numpy(example).to(inputs[trained.input_names[i]].dtype)[None]
         result = dict(zip(policy.output_names, policy(*given.values()), strict=True))
-        of = trained.task.distribution
         steps.append(
             {
                 "inputs": _lists(given),
                 "outputs": _lists(result),
-                "distribution": _lists(of.named(of.normalized(result["params"].numpy()))),
+                "distribution": _lists(trained.task.distribution.named(result["params"].numpy())),
             }
         )
         given |= {"state": result["next_state"]} if "state" in given else {}

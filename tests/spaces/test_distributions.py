@@ -95,7 +95,7 @@ def test_named_parameters_are_those_of_torch(name: str, keys: list[str]) -> None
     params = drawn(distribution, 6)[0]
     expected = torch_distribution(distribution, torch.from_numpy(params))
     expected = getattr(expected, "base_dist", expected)
-    found = distribution.named(distribution.normalized(params))
+    found = distribution.named(params)
     assert list(found) == keys
     for key, array in found.items():
         assert array.shape == (6, *(space.shape or (5,)))
@@ -106,8 +106,7 @@ def test_named_parameters_are_those_of_torch(name: str, keys: list[str]) -> None
 def test_named_parameters_of_a_nested_action_are_those_of_its_parts() -> None:
     distribution = make("nested, state")
     params = drawn(distribution, 6)[0]
-    policy = distribution.normalized(params)
-    found = distribution.named(policy)
+    found = distribution.named(params)
     assert list(found) == list(NESTED)
     assert {key: list(part) for key, part in found.items()} == {
         "arm": [0, 1], "buttons": [0, 1], "gear": ["probabilities"]
@@ -116,7 +115,9 @@ def test_named_parameters_of_a_nested_action_are_those_of_its_parts() -> None:
     actions = distribution.sample(params, distribution.noise(np.random.default_rng(0), 6))
     z = (actions[:, :3] - mean) / std
     expected = -0.5 * z**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
-    np.testing.assert_allclose(distribution.log_prob(policy, actions)[:, :3], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        distribution.log_prob(distribution.normalized(params), actions)[:, :3], expected, rtol=1e-6
+    )
     for part in (found["gear"], *found["buttons"].values()):
         np.testing.assert_allclose(part["probabilities"].sum(-1), 1, rtol=1e-6)
     assert found["arm"][1]["probabilities"].shape == (6, 2, 2)
