@@ -177,11 +177,12 @@ class NativeNetwork:
         batch.order, batch.bounds = order.ctypes.data, bounds.ctypes.data
         batch.gradient_stride = self._gradients.shape[1]
         self.kernels.backward(self.layers, len(self.layers), ctypes.byref(batch))
-        log_std, columns = self._model.log_std, slice(self._model.policy_head.out_features, None)
+        log_std = self._model.log_std
+        if log_std is not None:
+            by_log_std = self.by_params.take(order, 0)[:, -log_std.numel() :]
+            for shard, begin, end in zip(shards, bounds[:-1], bounds[1:], strict=True):
+                np.add.reduce(by_log_std[begin:end], 0, out=self._gradient(shard, log_std))
         for i, shard in enumerate(shards):
-            if log_std is not None:
-                own_rows = order[bounds[i] : bounds[i + 1]]
-                self._gradient(shard, log_std)[:] = self.by_params[own_rows, columns].sum(axis=0)
             for scan in self.builder.scans:
                 parameters = scan.log_decay, scan.log_phase
                 for parameter, gradient in zip(parameters, scan.gradients(i), strict=True):
