@@ -201,7 +201,7 @@ class Learner:
     ) -> None:
         """Raise TrainingError if a loss is not finite, or if the ratio of a step in the first minibatch is not 1."""
         policy, value = terms["policy_loss"], terms["value_loss"]
-        if not np.isfinite([policy, value]).all():
+        if not (math.isfinite(policy) and math.isfinite(value)):
             losses = f"policy {policy}, value {value}"
             raise _invalid(epoch, minibatch, f"the loss is not finite ({losses}): {NOT_FINITE_ADVICE}")
         if epoch == minibatch == 0 and not largest_log_ratio <= (limit := self._first_limit(iteration)):
@@ -218,7 +218,7 @@ class Learner:
 
         norm: L2 norm of the gradient before clipping. Raises TrainingError if it is not finite.
         """
-        if not np.isfinite(norm):
+        if not math.isfinite(norm):
             raise _invalid(epoch, minibatch, f"the gradient is not finite: {NOT_FINITE_ADVICE}")
         limit = self.config.max_grad_norm
         self._buffers.optimizer.gradient_factor[0] = limit / norm if norm > limit else 1.0

@@ -16,7 +16,9 @@ from public_helpers import SIX_ITERATIONS, train_in
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import build_model, parameter_views
+from shmppo.models.user_module import drawn_by, user_modules
 from shmppo.sampling.actor import TorchActing
+from shmppo.utils.torch_utils import numeric_modes
 
 BASE = dataclasses.replace(SIX_ITERATIONS, network="networks:leaky", rollout_steps=16, seq_len=5, grad_shards=2)
 PLAIN = dataclasses.replace(BASE, network="networks:Plain", core="none")
@@ -61,6 +63,15 @@ def test_a_network_without_state_gets_no_episode_starts() -> None:
     module.register_forward_hook(lambda _, inputs, __: firsts.append(bool(inputs[1].any())))
     model([torch.zeros(3, 8, 4)], torch.zeros(8, 0))
     assert firsts == [False]
+
+
+def test_the_numeric_modes_are_those_of_a_run_after_a_network_has_changed_them() -> None:
+    task = inspect_task(PLAIN)
+    modules = user_modules(build_model(PLAIN, task.observation, task.distribution))
+    with numeric_modes():
+        with drawn_by(modules):
+            torch.set_num_threads(2)
+        assert torch.get_num_threads() == 1
 
 
 def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_sequences_of_one_step() -> None:
