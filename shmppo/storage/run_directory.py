@@ -89,7 +89,8 @@ def refuse_existing_run(path: Path) -> None:
 
 def _remove_run(path: Path) -> None:
     """Remove what a run has written to its directory. Other files stay."""
-    for name in (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True)):
+    directories = (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True))
+    for name in (*directories, *path.glob("rank-[0-9]*")):
         if (path / name).is_dir():
             shutil.rmtree(path / name)
     # Without the last one, it is no run.

@@ -26,6 +26,7 @@ def test_a_run_can_be_replaced(tmp_path: Path) -> None:
     path, config = tmp_path / "run", dataclasses.replace(SIX_ITERATIONS, run_dir=str(tmp_path / "run"))
     train_in(path, config, eval_every=1, eval_episodes=1, kl_profile_every=1)
     (path / "notes.txt").write_text("mine")
+    (path / "rank-1").mkdir()
     with pytest.raises(ConfigError, match="Nothing-v0"):
         train(dataclasses.replace(config, env="Nothing-v0"), overwrite=True)
     assert summary_of(path)["iterations"] == 6, "what cannot start replaces nothing"
