@@ -160,6 +160,7 @@ class Share:
         Raises:
             EnvError: if an environment raises.
         """
+        set_numeric_modes()
         if not self._part.columns:
             return ()
         with self._watched("begun"):
@@ -170,21 +171,16 @@ class Share:
 
     @contextmanager
     def _watched(self, *key: object) -> Iterator[None]:
-        """Keep the global generators of the process, and note from which of them the environments have drawn.
-
-        Set the numeric modes before, because a callback may have changed them, and after, because environments may.
-        """
+        """Keep the global generators of the process, and note from which of them the environments have drawn."""
         drawn: set[str] = set()
-        set_numeric_modes()
         try:
             with kept_generators(*self._key, *key) as drawn:
                 yield
         finally:
             self._drawn |= [name in drawn for name in NAMES]
-            set_numeric_modes()
 
     def execute(self, command: Command) -> tuple[float, float]:
-        """Carry out the own part of a command, if there is one, in the numeric modes of a run.
+        """Carry out the own part of a command, if there is one, with one thread and in full precision.
 
         Returns:
             When it began and ended, in seconds of the monotonic clock.
@@ -196,6 +192,7 @@ class Share:
         if not self._part.has(type(command)):
             return (now := self.timer.switch("other")), now
         began = self.timer.switch(WORK[type(command)][0])
+        set_numeric_modes()  # the code of an environment or a callback may have changed them
         match command:
             case ComputeGradients(epoch, minibatch):
                 with drawn_by(self._modules):
@@ -210,9 +207,11 @@ class Share:
             case Collect(iteration):
                 with self._watched(iteration):
                     self._collector.collect(iteration, self.timer)
+                set_numeric_modes()  # for the learner without workers
             case Evaluate(iteration):
                 with self._watched(iteration):
                     self._evaluation.play(iteration)
+                set_numeric_modes()
         return began, self.timer.switch("other")
 
     def close(self) -> None:

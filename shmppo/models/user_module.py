@@ -23,7 +23,6 @@ from shmppo.models.encoders import input_shape, network_input
 from shmppo.spaces.observations import Leaf
 from shmppo.utils.global_generators import drawn_since, generator_states
 from shmppo.utils.program import is_plain
-from shmppo.utils.torch_utils import set_numeric_modes
 from shmppo.utils.user_code import describe_error, user_traceback
 
 _PROBE_STEPS, _PROBE_SEQUENCES = 2, 8  # L and J of the forward pass that checks a new network
@@ -178,13 +177,11 @@ def user_modules(model: nn.Module) -> list[UserModule]:
 
 @contextmanager
 def drawn_by(modules: Sequence[UserModule]) -> Iterator[None]:
-    """Record for modules of the user from which global generators the body draws, and restore the numeric modes."""
+    """Record for modules of the user from which global generators the body draws."""
     before = generator_states() if modules else []
     yield
     for module in modules:
         module.drawn |= drawn_since(before)
-    if modules:
-        set_numeric_modes()
 
 
 class CustomNetwork(UserModule):

@@ -28,6 +28,7 @@ from shmppo.ppo.loss import Loss, LossInputs
 from shmppo.ppo.native_gradients import NativeGradients
 from shmppo.ppo.torch_gradients import StoredObservations, TorchGradients
 from shmppo.spaces.distributions import Distribution
+from shmppo.utils.torch_utils import set_numeric_modes
 
 GradientNetwork = NativeGradients | TorchGradients
 """Computes a network and its gradients, for one batch of sequences after the other. `NativeGradients` explains the
@@ -136,7 +137,9 @@ class ShardGradients:
         self._network.load()
         sequences = sequences[np.argsort(-sequences[:, 2], kind="stable")]
         index, active, _ = pack_steps(sequences, self._config.rows)
-        return self._network.forward(active, index, self.initial_states(sequences))
+        outputs = self._network.forward(active, index, self.initial_states(sequences))
+        set_numeric_modes()  # the network may be the user's
+        return outputs
 
     def initial_states(self, sequences: np.ndarray) -> np.ndarray:
         """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""

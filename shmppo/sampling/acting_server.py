@@ -49,6 +49,7 @@ class ActingServer:
         network.state[:] = acting.state
         with deterministic_algorithms(self._user_modules):
             network.forward()
+        set_numeric_modes()  # the network may be the user's
         results = (network.params, acting.params), (network.values, acting.values), (network.state, acting.after)
         for columns in (self._columns[w] for w in workers):
             own = slice(columns.start, columns.stop)

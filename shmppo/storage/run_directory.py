@@ -89,8 +89,8 @@ def refuse_existing_run(path: Path) -> None:
 
 def _remove_run(path: Path) -> None:
     """Remove what a run has written to its directory. Other files stay."""
-    directories = (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True))
-    for name in (*directories, *path.glob("rank-[0-9]*")):
+    ranks = itertools.takewhile(Path.exists, (directory_of(path, rank) for rank in itertools.count(1)))
+    for name in (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True), *ranks):
         if (path / name).is_dir():
             shutil.rmtree(path / name)
     # Without the last one, it is no run.

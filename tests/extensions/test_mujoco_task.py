@@ -116,18 +116,6 @@ def test_together_and_one_by_one_give_the_same_bits() -> None:
         assert together.episode_info(range(3)) == single.episode_info(range(3))
 
 
-def test_the_time_counts_from_the_reset_of_each_simulation() -> None:
-    with closing(envs_of(SMALL)) as envs:
-        envs.reset_all(0)
-        stepped(envs, 2)
-        envs.reset_env(1, 1)
-        stepped(envs, 1)
-        sim = envs.handles[0].simulations
-        np.testing.assert_allclose(sim.time, np.array([3, 1, 3]) * sim.dt)
-        with pytest.raises(AttributeError, match="has no field time"):
-            _ = sim.before.time
-
-
 def test_an_episode_does_not_depend_on_earlier_ones() -> None:
     with closing(envs_of(SMALL)) as fresh, closing(envs_of(SMALL)) as used:
         fresh.reset_all(7)

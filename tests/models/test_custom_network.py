@@ -16,7 +16,7 @@ from public_helpers import SIX_ITERATIONS, train_in
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import build_model, parameter_views
-from shmppo.models.user_module import drawn_by, user_modules
+from shmppo.ppo.gradients import ShardGradients
 from shmppo.sampling.actor import TorchActing
 from shmppo.utils.torch_utils import numeric_modes
 
@@ -65,15 +65,6 @@ def test_a_network_without_state_gets_no_episode_starts() -> None:
     assert firsts == [False]
 
 
-def test_the_numeric_modes_are_those_of_a_run_after_a_network_has_changed_them() -> None:
-    task = inspect_task(PLAIN)
-    modules = user_modules(build_model(PLAIN, task.observation, task.distribution))
-    with numeric_modes():
-        with drawn_by(modules):
-            torch.set_num_threads(2)
-        assert torch.get_num_threads() == 1
-
-
 def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_sequences_of_one_step() -> None:
     config = dataclasses.replace(BASE, network="networks:delayed", seq_len=1)
     buffers, learner, pool = sampled(config)
@@ -84,6 +75,17 @@ def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_seq
         views = dict(zip(dict(learner.model.named_parameters()), parameter_views(shard, learner.model), strict=True))
         assert not views["trunks.0.module.inputs.0.weight"].any()
         assert views["value_head.bias"] != 1
+
+
+def test_a_network_changes_the_numeric_modes_only_while_it_computes() -> None:
+    """The KL profile computes it in the learner, whose next statistics must not depend on that."""
+    buffers, learner, _ = sampled(PLAIN)
+    planned(buffers, learner)
+    learner.model.trunk_list[0].module.register_forward_hook(lambda *_: torch.set_num_threads(2))
+    gradients = ShardGradients(PLAIN, inspect_task(PLAIN).distribution, learner.model, buffers)
+    with numeric_modes():
+        gradients.outputs(buffers.minibatches.sequences[:4])
+        assert torch.get_num_threads() == 1
 
 
 def test_a_network_may_compute_with_numbers_while_it_is_made_and_return_float64(tmp_path: Path) -> None:

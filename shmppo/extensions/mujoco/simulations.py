@@ -162,11 +162,6 @@ class Simulations(Fields):
             getattr(self.before, name)
         self._carried = self.before._rows.shape[1]  # width of its fields, which are the first columns here
 
-    @property
-    def time(self) -> np.ndarray:
-        """Seconds of the simulation since the reset, float64 [n]."""
-        return np.array([data.time for data in self.data])
-
     def copied(self, steps: Sequence[Simulations], task: Any) -> Simulations:
         """Return copies of the first simulation of each of `steps`, for another object of the task's class."""
         models, data = [one.models[0] for one in steps], [copy.copy(one.data[0]) for one in steps]
