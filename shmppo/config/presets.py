@@ -148,7 +148,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hidden_size": 128,
         "num_envs": 8,
         "rollout_steps": 128,
-        "minibatches": 4,
+        "minibatches": 8,
         "grad_shards": 4,
         "epochs": 4,
         "clip": 0.1,
