@@ -46,6 +46,7 @@ TASKS |= {
 SEED_COUNTS = {
     "cartpole_memory": 5,
     "minigrid_memory": 5,
+    "pong": 5,
     "cartpole_memory_torch": 4,
     "halfcheetah": 5,
     "halfcheetah_lstm": 1,
