@@ -46,6 +46,18 @@ def delayed(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
     return Delayed(shapes)
 
 
+class ManyThreads(Leaky):
+    """Lets torch use two threads from then on."""
+
+    def forward(self, *inputs: Any) -> tuple[Tensor, Tensor]:
+        torch.set_num_threads(2)
+        return super().forward(*inputs)
+
+
+def many_threads(shapes: Mapping[str, tuple[int, ...]], config: Any) -> nn.Module:
+    return ManyThreads(shapes)
+
+
 class Plain(nn.Module):
     """No state."""
 

@@ -143,8 +143,9 @@ class ShardGradients:
 
     def initial_states(self, sequences: np.ndarray) -> np.ndarray:
         """Return the initial recurrent states [J, S]: stored ones, or zero where a sequence begins an episode."""
-        states: np.ndarray = self._states[np.maximum(sequences[:, 3], 0) * self._config.rows + sequences[:, 1]]
-        states[sequences[:, 3] < 0] = 0.0
+        _, column, _, slot = sequences.T
+        states: np.ndarray = self._states[np.maximum(slot, 0) * np.int64(self._config.rows) + column]
+        states[slot < 0] = 0.0
         return states
 
 

@@ -89,10 +89,11 @@ def refuse_existing_run(path: Path) -> None:
 
 def _remove_run(path: Path) -> None:
     """Remove what a run has written to its directory. Other files stay."""
-    ranks = itertools.takewhile(Path.exists, (directory_of(path, rank) for rank in itertools.count(1)))
-    for name in (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True), *ranks):
-        if (path / name).is_dir():
-            shutil.rmtree(path / name)
+    names = (VIDEOS, "tensorboard", "wandb", *DIRECTORIES, *fields_with(TrainConfig, copied=True))
+    ranks = itertools.takewhile(Path.is_dir, (directory_of(path, rank) for rank in itertools.count(1)))
+    for directory in (*(path / name for name in names), *ranks):
+        if directory.is_dir():
+            shutil.rmtree(directory)
     # Without the last one, it is no run.
     files = (METRICS, SUMMARY, LOG, EVALUATIONS, FAILED_EPISODE, MEMORY_PICTURE, *TABLES, CONFIG)
     for file in (path / "checkpoint.pt", *path.glob("checkpoint-*.pt"), *(path / name for name in files)):

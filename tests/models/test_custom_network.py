@@ -16,6 +16,7 @@ from public_helpers import SIX_ITERATIONS, train_in
 from shmppo.envs.inspection import inspect_task
 from shmppo.lockstep.pool import ComputeGradients
 from shmppo.models.actor_critic import build_model, parameter_views
+from shmppo.ppo.gae import compute_advantages
 from shmppo.ppo.gradients import ShardGradients
 from shmppo.sampling.actor import TorchActing
 from shmppo.utils.torch_utils import numeric_modes
@@ -79,13 +80,28 @@ def test_a_parameter_that_matters_from_the_second_step_on_has_no_gradient_in_seq
 
 def test_a_network_changes_the_numeric_modes_only_while_it_computes() -> None:
     """The KL profile computes it in the learner, whose next statistics must not depend on that."""
-    buffers, learner, _ = sampled(PLAIN)
+    config = dataclasses.replace(BASE, network="networks:many_threads")
+    buffers, learner, _ = sampled(config)
     planned(buffers, learner)
-    learner.model.trunk_list[0].module.register_forward_hook(lambda *_: torch.set_num_threads(2))
-    gradients = ShardGradients(PLAIN, inspect_task(PLAIN).distribution, learner.model, buffers)
+    gradients = ShardGradients(config, inspect_task(config).distribution, learner.model, buffers)
     with numeric_modes():
         gradients.outputs(buffers.minibatches.sequences[:4])
         assert torch.get_num_threads() == 1
+
+
+def test_a_network_that_acts_in_the_learner_does_not_change_its_numeric_modes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    threads = []
+
+    def compute(*arguments: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return compute_advantages(*arguments)
+
+    monkeypatch.setattr("shmppo.runs.loop.compute_advantages", compute)
+    where: dict[str, Any] = {"device": "cpu:0", "act_on": "device", "grad_shards": None, "workers": 1}
+    train_in(tmp_path / "run", BASE, network="networks:many_threads", stop_at_iteration=1, **where)
+    assert threads == [1]
 
 
 def test_a_network_may_compute_with_numbers_while_it_is_made_and_return_float64(tmp_path: Path) -> None:
