@@ -42,7 +42,7 @@ ACTION_SPACES: dict[str, spaces.Space] = {
     ),
     "nested": spaces.Dict(
         {
-            "arm": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)]),
+            "arm": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(3)]),
             "gear": spaces.Discrete(3, start=-1),
             "keys": spaces.MultiDiscrete([2, 3]),
         }

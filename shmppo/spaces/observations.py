@@ -240,7 +240,7 @@ def _leaves(space: spaces.Space[Any], keys: tuple[str | int, ...], where: str) -
     if isinstance(space, spaces.MultiBinary):
         return [Leaf(keys, "bits", (int(np.prod(space.shape)),), space.shape, "uint8")]
     if isinstance(space, spaces.Box):
-        if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
+        if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4 and 0 not in space.shape:
             return [Leaf(keys, "image", space.shape, space.shape, "uint8", max_value=max(1, int(space.high.max())))]
         return [Leaf(keys, "vector", (int(np.prod(space.shape)),), space.shape, "float32")]
     part = f" at {'/'.join(map(str, keys))}" if keys else ""

@@ -196,9 +196,10 @@ def export_c(trained: TrainedPolicy, path: Path, *, binary: bool = False) -> Non
         ConfigError: if the policy has a part that this source cannot express.
     """
     observation, config, has_value = trained.task.observation, trained.config, trained.model.value_head is not None
+    leaves = [observation.leaves[i] for i in trained.model.needed_leaves]
     reasons = {
-        "it cannot encode images": any(leaf.kind == "image" for leaf in observation.leaves),
-        "a part of the observation is empty": not all(leaf.input_size for leaf in observation.leaves),
+        "it cannot encode images": any(leaf.kind == "image" for leaf in leaves),
+        "a part of the observation is empty": not all(leaf.input_size for leaf in leaves),
         "it has no core gtrxl": config.core == "gtrxl",
         "torch computes it, or its --encoder": trained.model.has_torch_encoders
         or not uses_kernels(config, trained.model),
@@ -257,9 +258,11 @@ def _initializer(parts: Sequence[Any]) -> str:
 
 
 def _flat(action: Any) -> list[Any]:
-    """Return the numbers of an action of the environment."""
-    parts = action.values() if isinstance(action, dict) else action if isinstance(action, tuple) else [action]
-    return [number for part in parts for number in np.asarray(part).reshape(-1)]
+    """Return the numbers of an action of the environment, whose parts may have parts."""
+    if isinstance(action, (dict, tuple)):
+        parts = action.values() if isinstance(action, dict) else action
+        return [number for part in parts for number in _flat(part)]
+    return [*np.asarray(action).reshape(-1)]
 
 
 def example_of(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:

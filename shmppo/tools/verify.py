@@ -285,7 +285,11 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
         lengths = "" if one.rows.keys() == other.rows.keys() else "; one of them has more"
         return Verdict(True, f"{names[0]} and {names[1]} are equal in all {len(common)} common iterations{lengths}")
     lines = [f"{names[0]} and {names[1]} differ first in iteration {iteration}: {', '.join(columns)}"]
-    if options := different_fields(one.newest.config, other.newest.config):
+    configs = one.newest.config, other.newest.config
+    options = different_fields(*configs)
+    if configs[0].anneal_horizon != configs[1].anneal_horizon:  # although `resume` may change it
+        options.append("--anneal-steps")
+    if options:
         lines.append(f"their configurations differ in {', '.join(options)}")
     records = (IterationRecord(iteration - 1), IterationRecord(iteration - 1))
     wrong = []

@@ -87,26 +87,18 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
         modules: those that the configuration names.
 
     Returns:
-        The digest of each imported module of a package of `modules`, and of each one below the current directory or
-        that of the script, by name, and the version of each installed package to which a module of `modules` belongs.
+        The digest of each imported module that is not installed, by name, and the version of each installed package to
+        which a module of `modules` belongs.
     """
     named = {*modules}
-    packages = {module.partition(".")[0] for module in named}
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    folders = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
-    roots = tuple(os.path.join(folder, "") for folder in folders)
     digests = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        script_is_named = name == "__main__" and name in named
-        if not isinstance(file, str) or (name.partition(".")[0] in _OTHERS and not script_is_named):
-            continue
-        path = os.path.abspath(file)
-        own = name.partition(".")[0] in packages or path.startswith(roots)
-        if own and not _INSTALLED.intersection(path.split(os.sep)):
+        own = name.partition(".")[0] not in _OTHERS or (name == "__main__" and name in named)
+        if own and isinstance(file, str) and not _INSTALLED.intersection(file.split(os.sep)):
             with suppress(OSError):
-                digests[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-    for package in packages:
+                digests[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    for package in {module.partition(".")[0] for module in named}:
         with suppress(metadata.PackageNotFoundError):
             digests[package] = metadata.version(package)
     return digests

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from environments import Counter
 from gymnasium import spaces
 
@@ -117,6 +118,7 @@ class OnDevice:
         raise TypeError("copy it to the memory of the host.")
 
 
+NO_IMAGE = spaces.Box(0, 255, (0, 4, 3), np.uint8)
 BOX, BYTES = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(0, 255, (2,), np.uint8)
 BOTH = spaces.Dict(a=BOX, b=spaces.Tuple((spaces.Discrete(2), BYTES)))
 GOOD: dict[str, Any] = {"a": np.zeros(2), "b": (1, np.zeros(2, np.uint8))}
@@ -151,7 +153,14 @@ def test_a_violation_names_the_part_the_cause_and_the_remedy(space: Any, observa
 
 
 @pytest.mark.parametrize(
-    ("space", "observation"), [(BOX, np.array([1.0, -1.0])), (BYTES, np.array([0, 255])), (BOTH, GOOD)]
+    ("space", "observation"),
+    [
+        (BOX, np.array([1.0, -1.0])),
+        (BOX, torch.tensor([1.0, -1.0])),
+        (BYTES, np.array([0, 255])),
+        (spaces.Dict(a=BOX, b=NO_IMAGE), {"a": np.zeros(2), "b": np.zeros(NO_IMAGE.shape, np.uint8)}),
+        (BOTH, GOOD),
+    ],
 )
 def test_valid_observations(space: Any, observation: Any) -> None:
     env = Returns((observation, {}), (observation, *STEPPED[1:]))

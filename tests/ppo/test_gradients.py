@@ -245,10 +245,10 @@ def test_the_entropy_of_each_part_of_an_action_is_measured(device: str) -> None:
     found = dict(zip(names, buffers.shard_results.loss_terms.sum(0).tolist(), strict=True))
     sequences = plan.sequences[plan.order[1, plan.bounds[1, 2, 0] : plan.bounds[1, 2, -1]]].astype(np.int64)
     params = ShardGradients(config, distribution, learner.model, buffers).outputs(sequences)[0]
-    _, bits, gear, one, two, log_std = torch.from_numpy(params).double().split([2, 2, 3, 2, 3, 2], -1)
+    _, bits, gear, one, two, log_std = torch.from_numpy(params).double().split([2, 3, 3, 2, 3, 2], -1)
     one, two, gear = (torch.distributions.Categorical(logits=logits).entropy() for logits in (one, two, gear))
-    arm = torch.distributions.Normal(0, log_std.exp()).entropy() + torch.distributions.Bernoulli(logits=bits).entropy()
-    parts = [part.mean().item() for part in (arm.sum(-1), gear, one + two)]
+    arm = torch.distributions.Normal(0, log_std.exp()).entropy(), torch.distributions.Bernoulli(logits=bits).entropy()
+    parts = [part.mean().item() for part in (torch.cat(arm, -1).sum(-1), gear, one + two)]
     assert parts[1] < 0.9 * np.log(3), "this part is far from uniform"
     assert names[5:] == ["entropy/arm", "entropy/gear", "entropy/keys"]
     assert [found[name] for name in names[5:]] == pytest.approx(parts, rel=1e-6)

@@ -101,16 +101,20 @@ def test_what_the_main_block_changes_and_workers_lack_makes_a_run_inexact(user_m
     assert runs["in workers"]["weights_sha256"] == runs["same"]["weights_sha256"]
 
 
+@pytest.mark.parametrize("changed", ["module_of_a_user", "module_that_it_imports"])
 def test_code_that_changes_between_a_stop_and_a_resume_makes_the_run_inexact(
-    user_module: ModuleType, tmp_path: Path
+    changed: str, user_module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir, file = tmp_path / "run", tmp_path / "module_of_a_user.py"
+    run_dir, file = tmp_path / "run", tmp_path / f"{changed}.py"
+    (tmp_path / "module_that_it_imports.py").write_text(SCALED)
+    monkeypatch.delitem(sys.modules, "module_that_it_imports", raising=False)
+    user_module.imported = importlib.import_module("module_that_it_imports")  # type: ignore[attr-defined]
     config = dataclasses.replace(SMALL, env="module_of_a_user:Scaled", check_determinism=0, run_dir=str(run_dir))
     train(dataclasses.replace(config, stop_at_iteration=1))
     assert resume(run_dir, stop_at_iteration=2, trust="module_of_a_user")["exact"]
     file.write_text(f"{SCALED}# changed")
     summary = resume(run_dir, stop_at_iteration=3, trust="module_of_a_user")
-    assert summary["inexact_reasons"] == ["the code of module_of_a_user has changed since the run was stopped"]
+    assert summary["inexact_reasons"] == [f"the code of {changed} has changed since the run was stopped"]
 
 
 @pytest.mark.long

@@ -51,6 +51,8 @@ CASES: dict[str, dict[str, Any]] = {
     "joint-beta": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "gripper"}, "hide_obs": (),
      "distribution": "beta"},
     "nested": {"env": "space_environments:Echo-v0", "env_kwargs": {"actions": "nested"}, "hide_obs": ()},
+    "critic-image": {"env": "space_environments:Shaped", "env_kwargs": {"space": "dict"}, "hide_obs": (),
+     "actor_obs": ("inner",), "separate_critic": "all"},
 }  # fmt: skip
 STRICT = ("-std=c99", "-ffp-contract=off", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 DRIVER = """
@@ -83,6 +85,13 @@ def fields_of(header: str, name: str) -> np.dtype[Any]:
     return np.dtype([(field, types[kind], (int(size or 1),)) for kind, field, size in fields], align=True)
 
 
+def numbers_of(action: Any) -> np.ndarray:
+    """The numbers of an action, whose parts may have parts."""
+    if isinstance(action, (dict, tuple)):
+        return np.concatenate([numbers_of(part) for part in (action.values() if isinstance(action, dict) else action)])
+    return np.ravel(action)
+
+
 def play(policy_dir: Path, header: str, steps: int, trust: tuple[str, ...]) -> tuple[bytes, list[np.ndarray]]:
     """Play with `load_policy` in the environment, and reset it at each end and now and then.
 
@@ -102,11 +111,11 @@ def play(policy_dir: Path, header: str, steps: int, trust: tuple[str, ...]) -> t
             obs, _ = env.reset(seed=step)
             state = policy.initial_state()
         for leaf, name in zip(space.leaves, names, strict=True):
-            record[name] = leaf.to_storage(leaf.extract(obs))
+            if name in record.dtype.fields:
+                record[name] = leaf.to_storage(leaf.extract(obs))
         written += bytes([begins]) + record.tobytes()
         action, state = policy.act(obs, state)
-        parts = action.values() if isinstance(action, dict) else action if isinstance(action, tuple) else [action]
-        results += [np.concatenate([np.ravel(part) for part in parts]), state]
+        results += [numbers_of(action), state]
         obs, _, terminated, truncated, _ = env.step(action)
         ended = terminated or truncated
     env.close()

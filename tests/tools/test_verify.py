@@ -150,6 +150,11 @@ def test_equal_runs_are_equal_and_a_shorter_one_is_compared_as_far_as_it_goes(tr
     assert verdict.text.endswith("are equal in all 4 common iterations; one of them has more")
 
 
+def test_another_schedule_is_named_as_the_difference(trained: Path, tmp_path: Path) -> None:
+    train_in(tmp_path / "other", BASE, anneal_steps=10 * BASE.total_steps)
+    assert "their configurations differ in --anneal-steps\n" in compare_runs((trained, tmp_path / "other")).text
+
+
 FIELDS = ("obs", "actions", "log_prob", "value", "reward", "advantages", "gradients", "weights before", "weights")
 
 
