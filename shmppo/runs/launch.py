@@ -42,7 +42,7 @@ from shmppo.storage.run_directory import LOG, default_name, directory_of, holds_
 from shmppo.utils.files import config_error_if_unwritable, user_path
 from shmppo.utils.logs import buffer_records, log_to
 from shmppo.utils.portable import check_torch
-from shmppo.utils.program import plain_values
+from shmppo.utils.program import values_of_program
 from shmppo.utils.torch_utils import numeric_modes, set_numeric_modes
 from shmppo.utils.user_code import is_importing_main
 
@@ -157,7 +157,7 @@ def _run(
                 check_torch()
             callback, own = receivers if config.rank == 0 else (None, ())
             loggers = LoggerList(callback, [*own, *make_trackers(config)])
-            program = plain_values(modules_of(config.to_json()))  # before the inspection may change them
+            program = stack.enter_context(values_of_program(modules_of(config.to_json())))
             task = dataclasses.replace(inspect_task(config), program=program)
             config = dataclasses.replace(config, **task.derived)
             inspect_evaluation(config, task)

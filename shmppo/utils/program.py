@@ -9,11 +9,10 @@ import ast
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,24 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SCRIPT = ("__main__", "__mp_main__")  # multiprocessing imports the script under the second name
 _OTHERS = {*_SCRIPT, "shmppo", *sys.stdlib_module_names}  # modules that are no part of the user's program
 _INSTALLED = {"site-packages", "dist-packages"}
+
+
+_changed_by_runs: set[str] = set()  # names as in `plain_values`
+
+
+@contextmanager
+def values_of_program(modules: Collection[str]) -> Iterator[dict[str, str]]:
+    """Yield the `plain_values` that the program has set, for the time of a run.
+
+    What environments change in this process, such as the number of them, is left out in later runs.
+    """
+    before = plain_values(modules)
+    try:
+        yield {name: value for name, value in before.items() if name not in _changed_by_runs}
+    finally:
+        imported = {f"{module}.{name}": repr(value) for module in modules for name, value in _literals(module).items()}
+        now, known = plain_values(modules), imported | before
+        _changed_by_runs.update(name for name, value in now.items() if known.get(name, value) != value)
 
 
 def plain_values(modules: Iterable[str]) -> dict[str, str]:
@@ -35,8 +52,7 @@ def plain_values(modules: Iterable[str]) -> dict[str, str]:
     values = {
         f"{module}.{name}": repr(value)
         for module in modules
-        if module in sys.modules
-        for name in _literals(sys.modules[module])
+        for name in _literals(module)
         if is_plain(value := getattr(sys.modules[module], name, None))
     }
     values["numpy.geterr()"] = repr(np.geterr())
@@ -46,20 +62,19 @@ def plain_values(modules: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def _literals(module: ModuleType) -> list[str]:
-    """Return the names to which the source of a module assigns a literal, outside of functions and blocks."""
-    names = []
-    with suppress(OSError, SyntaxError, ValueError):  # it has no source
-        for node in ast.parse(Path(str(getattr(module, "__file__", ""))).read_text()).body:
+def _literals(module: str) -> dict[str, Any]:
+    """Return the literals that the source of an imported module assigns outside of functions and blocks, by name."""
+    literals = {}
+    with suppress(KeyError, OSError, SyntaxError, ValueError):  # it is not imported, or has no source
+        for node in ast.parse(Path(str(getattr(sys.modules[module], "__file__", ""))).read_text()).body:
             match node:
                 case (
                     ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 ):
                     with suppress(ValueError):
-                        ast.literal_eval(value)
-                        names.append(name)
-    return names
+                        literals[name] = ast.literal_eval(value)
+    return literals
 
 
 def is_plain(value: Any) -> bool:

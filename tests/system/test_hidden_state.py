@@ -77,6 +77,14 @@ class Scaled(Counter):
     def step(self, action):
         observation, reward, *rest = super().step(action)
         return observation, reward * SCALE * self.t + LISTED[0], *rest
+
+COUNT = 0
+
+class Counted(Scaled):
+    def __init__(self):
+        super().__init__()
+        global COUNT
+        COUNT += 1
 """
 
 
@@ -99,6 +107,14 @@ def test_what_the_main_block_changes_and_workers_lack_makes_a_run_inexact(user_m
     (reason,) = runs["in workers"]["inexact_reasons"]
     assert reason == "module_of_a_user.SCALE is 2.0 in the program that started the run, but 1.0 in workers"
     assert runs["in workers"]["weights_sha256"] == runs["same"]["weights_sha256"]
+
+
+def test_what_environments_change_in_their_module_leaves_the_next_run_of_a_program_exact(
+    user_module: Any, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(SMALL, env="module_of_a_user:Counted", check_determinism=0, total_steps=128)
+    assert [train_in(tmp_path / str(k), config, workers=k % 2)["exact"] for k in (1, 2, 3)] == [True] * 3
+    assert user_module.COUNT > 2
 
 
 @pytest.mark.parametrize("changed", ["module_of_a_user", "module_that_it_imports"])
