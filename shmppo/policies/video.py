@@ -86,7 +86,8 @@ class VideoRecorder:
         """
         require(
             isinstance(frame, np.ndarray) and frame.ndim == 3,
-            f"{self.path}: env.render() returned {type(frame).__name__}; it must return an rgb_array frame",
+            f"{self.path}: env.render() returned {type(frame).__name__}{getattr(frame, 'shape', '')}; it must return "
+            "an rgb_array frame",
         )
         try:
             if self._writer is None:
