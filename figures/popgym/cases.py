@@ -33,6 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "entropy_003": {"entropy_coef": 0.03},
     "constant_lr": {"lr_schedule": "constant"},
     "low_lr": {"learning_rate": 3e-4},
+    "gamma_0": {"gamma": 0.0},
     "lambda_1": {"gae_lambda": 1.0},
     "large_batch": {"num_envs": 256},
     "truncation_is_termination": {"truncation_is_termination": True},
