@@ -60,7 +60,7 @@ def _no_background_check(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 def _no_remembered_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs in this process know of no check that has passed before."""
     if "remembered_checks" not in request.fixturenames:
-        monkeypatch.setattr("shmppo.envs.determinism_check._note", lambda config: Path(os.devnull, "note"))
+        monkeypatch.setattr("shmppo.envs.determinism_check._note", lambda *_: Path(os.devnull, "note"))
 
 
 @pytest.fixture

@@ -108,10 +108,10 @@ def _check_episode(
         return seeding, True
     seed_spaces(parts, seed)
     generators.seed((seed,))
+    leaves = observation_spec(env.observation_space, where).leaves
     with as_config_error(f"{where}: reset(seed={seed})", _ADVICE), generators:
         again, _ = env.reset(seed=seed)
-    leaves = observation_spec(env.observation_space, where).leaves
-    return seeding, all(np.array_equal(leaf.extract(first), leaf.extract(again)) for leaf in leaves)
+        return seeding, all(np.array_equal(leaf.extract(first), leaf.extract(again)) for leaf in leaves)
 
 
 def warn_of_time_limits(env: gymnasium.Env, where: str) -> None:

@@ -453,13 +453,17 @@ class CheckNote:
     """A note about the longest check of an environment. Make it before a check, in case its code changes meanwhile."""
 
     def __init__(self, config: TrainConfig) -> None:
-        self._path = _note(config)
+        modules = modules_of(config.to_json())
+        self._code = source_digests(modules)
+        self._path = _note(config, [self._code.get(module) for module in modules])
 
     @property
     def steps(self) -> int:
         """The steps that were the same in the longest check, as a negative number if the next one was not. 0: none."""
         with contextlib.suppress(OSError, ValueError):
-            return int(self._path.read_text())
+            steps, code = json.loads(self._path.read_text())
+            if all(code.get(name, digest) == digest for name, digest in self._code.items()):
+                return int(steps)
         return 0
 
     def remember(self, finding: Finding) -> None:
@@ -468,17 +472,18 @@ class CheckNote:
         if finding.problem is None and (steps < 0 or steps > abs(self.steps)):
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._path.write_text(str(steps))
+                self._path.write_text(json.dumps([steps, self._code]))
 
 
-def _note(config: TrainConfig) -> Path:
+def _note(config: TrainConfig, code: list[str | None]) -> Path:
     """Return the file for an environment. Its name is a digest of what the result of the check depends on.
 
-    This is what makes the environment, the code of its modules (`source_digests`), and the versions of all packages.
+    This is what makes the environment, the code of the modules that it names, and the versions of all packages. What
+    they import stands in the file.
     """
     fields = config.to_json()
     environment = [fields[name] for name in (*fields_with(TrainConfig, makes_env=True), "eval_env_kwargs")]
     packages = sorted(path.name for folder in sys.path for path in Path(folder).glob("*-info"))
-    described = [environment, source_digests(modules_of(fields)), packages, sys.version]
+    described = [environment, code, packages, sys.version]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache, "shmppo", "checks", hashlib.sha256(json.dumps(described).encode()).hexdigest())

@@ -209,8 +209,8 @@ class Learner:
                 epoch,
                 minibatch,
                 f"|log ratio| is {largest_log_ratio:.2e} but must be below {limit:.0e} before the first optimizer "
-                "step: acting and learning disagree; lower --learning-rate if the policy has diverged; let a --network "
-                "compute each row alone; otherwise report this error",
+                "step: acting and learning disagree; lower --learning-rate if the policy has diverged, and compute "
+                "each row independently of the others if you use --network; otherwise report this error",
             )
 
     def _set_gradient_factor(self, norm: float, epoch: int, minibatch: int) -> None:

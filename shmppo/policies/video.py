@@ -86,8 +86,8 @@ class VideoRecorder:
         """
         require(
             isinstance(frame, np.ndarray) and frame.ndim == 3,
-            f"{self.path}: env.render() returned {type(frame).__name__}{getattr(frame, 'shape', '')}; it must return "
-            "an rgb_array frame",
+            f"{self.path}: env.render() returned {type(frame).__name__} {list(getattr(frame, 'shape', ''))}; it must "
+            "return an rgb_array frame [height, width, 3]",
         )
         try:
             if self._writer is None:

@@ -157,8 +157,8 @@ def _run(
                 check_torch()
             callback, own = receivers if config.rank == 0 else (None, ())
             loggers = LoggerList(callback, [*own, *make_trackers(config)])
-            program = stack.enter_context(values_of_program(modules_of(config.to_json())))
-            task = dataclasses.replace(inspect_task(config), program=program)
+            with values_of_program(modules_of(config.to_json())) as program:
+                task = dataclasses.replace(inspect_task(config), program=program)
             config = dataclasses.replace(config, **task.derived)
             inspect_evaluation(config, task)
             Decisions(config)  # only to check its options

@@ -287,8 +287,9 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
     lines = [f"{names[0]} and {names[1]} differ first in iteration {iteration}: {', '.join(columns)}"]
     configs = one.newest.config, other.newest.config
     options = different_fields(*configs)
-    if configs[0].anneal_horizon != configs[1].anneal_horizon:  # although `resume` may change it
-        options.append("--anneal-steps")
+    if configs[0].learning_horizon != configs[1].learning_horizon:  # although `resume` may change it
+        is_default = all(config.anneal_horizon == config.total_steps for config in configs)
+        options.append("--total-steps" if is_default else "--anneal-steps")
     if options:
         lines.append(f"their configurations differ in {', '.join(options)}")
     records = (IterationRecord(iteration - 1), IterationRecord(iteration - 1))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -23,22 +24,23 @@ _OTHERS = {*_SCRIPT, "shmppo", *sys.stdlib_module_names}  # modules that are no 
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-_changed_by_runs: set[str] = set()  # names as in `plain_values`
+_left_by_inspections: dict[str, str] = {}
+"""What environments have set while they were inspected, as in `plain_values`."""
 
 
 @contextmanager
 def values_of_program(modules: Collection[str]) -> Iterator[dict[str, str]]:
-    """Yield the `plain_values` that the program has set, for the time of a run.
+    """Yield the `plain_values` that the program has set, for the time of an inspection.
 
-    What environments change in this process, such as the number of them, is left out in later runs.
+    What it leaves behind in this process, such as a count of environments, is left out by the next run.
     """
     before = plain_values(modules)
     try:
-        yield {name: value for name, value in before.items() if name not in _changed_by_runs}
+        yield {name: value for name, value in before.items() if _left_by_inspections.get(name) != value}
     finally:
         imported = {f"{module}.{name}": repr(value) for module in modules for name, value in _literals(module).items()}
         now, known = plain_values(modules), imported | before
-        _changed_by_runs.update(name for name, value in now.items() if known.get(name, value) != value)
+        _left_by_inspections.update({name: value for name, value in now.items() if known.get(name, value) != value})
 
 
 def plain_values(modules: Iterable[str]) -> dict[str, str]:
@@ -102,18 +104,60 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
         modules: those that the configuration names.
 
     Returns:
-        The digest of each imported module that is not installed, by name, and the version of each installed package to
-        which a module of `modules` belongs.
+        By name, the digest of each module of `modules`, of what they import, directly or not, and of each imported
+        module of their packages, or below the current directory or that of the script; and the version of each
+        installed package to which a module of `modules` belongs. Modules that are installed have no digest.
     """
-    named = {*modules}
+    named, files = {*modules}, {}
+    packages = {module.partition(".")[0] for module in named}
+    todo = [*named]
+    while todo:
+        name = todo.pop()
+        if name not in files and (file := _own_file(name, named)) is not None:
+            files[name] = file
+            todo += _imports(file, name)
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    folders = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
+    roots = tuple(os.path.join(folder, "") for folder in folders)
+    for name in [*sys.modules]:
+        file = _own_file(name, named)
+        if file is not None and (name.partition(".")[0] in packages or file.startswith(roots)):
+            files[name] = file
     digests = {}
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        own = name.partition(".")[0] not in _OTHERS or (name == "__main__" and name in named)
-        if own and isinstance(file, str) and not _INSTALLED.intersection(file.split(os.sep)):
-            with suppress(OSError):
-                digests[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
-    for package in {module.partition(".")[0] for module in named}:
+    for name, file in files.items():
+        with suppress(OSError):
+            digests[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    for package in packages:
         with suppress(metadata.PackageNotFoundError):
             digests[package] = metadata.version(package)
     return digests
+
+
+def _own_file(name: str, named: Collection[str]) -> str | None:
+    """Return the file of a module of the user, which need not be imported yet, or None."""
+    top, _, _ = name.partition(".")
+    if top in _OTHERS and not (name == "__main__" and name in named):
+        return None
+    file = getattr(sys.modules.get(name), "__file__", None)
+    parent = name.rpartition(".")[0]
+    if name not in sys.modules and (not parent or parent in sys.modules):  # otherwise, `find_spec` would import it
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(name)
+            file = None if spec is None else spec.origin
+    if isinstance(file, str) and not _INSTALLED.intersection(file.split(os.sep)):
+        return os.path.abspath(file)
+    return None
+
+
+def _imports(file: str, name: str) -> list[str]:
+    """Return what a module imports, also in functions: names of modules, and some that are none."""
+    names = []
+    package = name if file.endswith("__init__.py") else name.rpartition(".")[0]
+    with suppress(ImportError, OSError, SyntaxError, ValueError):  # it is no Python
+        for node in ast.walk(ast.parse(Path(file).read_bytes())):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
+                names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return names

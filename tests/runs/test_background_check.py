@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import json
 import os
 import sys
 import time
@@ -89,6 +91,24 @@ def test_a_check_is_about_the_code_at_its_beginning_in_all_modules_of_the_packag
     assert (note.steps, CheckNote(config).steps) == (500, 0)
 
 
+@pytest.mark.usefixtures("remembered_checks")
+def test_a_note_depends_on_what_the_environment_imports_and_not_on_what_else_the_program_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulator, plotting = tmp_path / "simulator_of_a_user.py", tmp_path / "plotting_of_a_user.py"
+    simulator.write_text("from gymnasium.envs.classic_control import CartPoleEnv\n")
+    plotting.write_text("")
+    (tmp_path / "env_of_a_user.py").write_text("from simulator_of_a_user import CartPoleEnv as Env\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = dataclasses.replace(SMALL, env="env_of_a_user:Env")
+    CheckNote(config).remember(Finding(500))
+    monkeypatch.chdir(tmp_path)
+    importlib.import_module(plotting.stem)
+    assert CheckNote(config).steps == 500
+    simulator.write_text("# changed\n")
+    assert CheckNote(config).steps == 0
+
+
 @pytest.mark.long
 def test_an_environment_that_differs_is_forgotten(remembered_checks: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, env="hidden_state:StringSet", check_determinism=50)
@@ -97,7 +117,7 @@ def test_an_environment_that_differs_is_forgotten(remembered_checks: Path, tmp_p
     summary = train_in(tmp_path / "run", config, callback=wait_for_the_check)
     assert (summary["exact"], summary["environment_check"]) == (False, "failed")
     (note,) = remembered_checks.iterdir()
-    assert int(note.read_text()) < 0
+    assert json.loads(note.read_text())[0] < 0
 
 
 def test_an_environment_that_is_not_stepped_is_not_checked(tmp_path: Path) -> None:
