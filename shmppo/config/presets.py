@@ -152,7 +152,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "grad_shards": 4,
         "epochs": 4,
         "clip": 0.1,
-        "target_kl": 0.02,
         "value_clip": True,
         "entropy_coef": 0.01,
         "clip_reward": 1.0,

@@ -31,7 +31,7 @@ DIGESTS = {
     "Ant-v5": "797adf58eade",
     "Humanoid-v5": "34df51fc2708",
     "MiniGrid-MemoryS9-v0": "35d45c77f140",
-    "ALE/Pong-v5": "82370f089dfc",
+    "ALE/Pong-v5": "171d28856b41",
     "tictactoe_v3": "3e3a11c8208d",
     "connect_four_v3": "cdc411f03bae",
     "pybullet-occluded": "3a18cdefeb7a",
