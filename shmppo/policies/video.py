@@ -84,10 +84,10 @@ class VideoRecorder:
         Raises:
             ConfigError: if the frame is not an array with three axes, or if the file cannot be written.
         """
+        given = f"an array {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
         require(
             isinstance(frame, np.ndarray) and frame.ndim == 3,
-            f"{self.path}: env.render() returned {type(frame).__name__} {list(getattr(frame, 'shape', ''))}; it must "
-            "return an rgb_array frame [height, width, 3]",
+            f"{self.path}: env.render() returned {given}; it must return an rgb_array frame, [height, width, 3]",
         )
         try:
             if self._writer is None:

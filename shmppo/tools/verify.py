@@ -287,7 +287,8 @@ def compare_runs(run_dirs: tuple[Path, Path], *, workers: int | None = None, tru
     lines = [f"{names[0]} and {names[1]} differ first in iteration {iteration}: {', '.join(columns)}"]
     configs = one.newest.config, other.newest.config
     options = different_fields(*configs)
-    if configs[0].learning_horizon != configs[1].learning_horizon:  # although `resume` may change it
+    horizons = {config.anneal_horizon for config in configs if config.lr_schedule == "linear" or config.anneal_entropy}
+    if len(horizons) == 2:  # `different_fields` leaves out what `resume` may change
         is_default = all(config.anneal_horizon == config.total_steps for config in configs)
         options.append("--total-steps" if is_default else "--anneal-steps")
     if options:

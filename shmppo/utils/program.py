@@ -19,20 +19,19 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_SCRIPT = ("__main__", "__mp_main__")  # multiprocessing imports the script under the second name
-_OTHERS = {*_SCRIPT, "shmppo", *sys.stdlib_module_names}  # modules that are no part of the user's program
+# Modules that are no part of the user's program. multiprocessing imports the script under the first name.
+_OTHERS = {"__mp_main__", "shmppo", *sys.stdlib_module_names}
 _INSTALLED = {"site-packages", "dist-packages"}
-
-
 _left_by_inspections: dict[str, str] = {}
-"""What environments have set while they were inspected, as in `plain_values`."""
+"""What inspected environments have changed in this process, as in `plain_values`."""
 
 
 @contextmanager
 def values_of_program(modules: Collection[str]) -> Iterator[dict[str, str]]:
-    """Yield the `plain_values` that the program has set, for the time of an inspection.
+    """Yield the `plain_values` that the program has set, before an inspection of the environment.
 
-    What it leaves behind in this process, such as a count of environments, is left out by the next run.
+    What the inspection changes, such as a number of environments that the module counts, was not set by the program.
+    So later runs leave it out.
     """
     before = plain_values(modules)
     try:
@@ -104,23 +103,22 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
         modules: those that the configuration names.
 
     Returns:
-        By name, the digest of each module of `modules`, of what they import, directly or not, and of each imported
-        module of their packages, or below the current directory or that of the script; and the version of each
-        installed package to which a module of `modules` belongs. Modules that are installed have no digest.
+        By name: the digest of each module of `modules`, of what these import, directly or not, and of each imported
+        module that belongs to their packages or lies below the current directory or that of the script; and the version
+        of each installed package to which a module of `modules` belongs. Installed modules have no digest.
     """
-    named, files = {*modules}, {}
-    packages = {module.partition(".")[0] for module in named}
-    todo = [*named]
+    todo, files = [*modules], dict[str, str]()
+    packages = {module.partition(".")[0] for module in todo}
     while todo:
         name = todo.pop()
-        if name not in files and (file := _own_file(name, named)) is not None:
+        if name not in files and (file := _own_file(name)) is not None:
             files[name] = file
             todo += _imports(file, name)
     script = getattr(sys.modules["__main__"], "__file__", None)
     folders = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
     roots = tuple(os.path.join(folder, "") for folder in folders)
-    for name in [*sys.modules]:
-        file = _own_file(name, named)
+    for name in sorted({*sys.modules} - {"__main__"}):  # the script counts only if it is named or imported
+        file = _own_file(name)
         if file is not None and (name.partition(".")[0] in packages or file.startswith(roots)):
             files[name] = file
     digests = {}
@@ -133,24 +131,23 @@ def source_digests(modules: Iterable[str]) -> dict[str, str]:
     return digests
 
 
-def _own_file(name: str, named: Collection[str]) -> str | None:
+def _own_file(name: str) -> str | None:
     """Return the file of a module of the user, which need not be imported yet, or None."""
-    top, _, _ = name.partition(".")
-    if top in _OTHERS and not (name == "__main__" and name in named):
+    top, parent, file = name.partition(".")[0], name.rpartition(".")[0], None
+    if top in _OTHERS:
         return None
-    file = getattr(sys.modules.get(name), "__file__", None)
-    parent = name.rpartition(".")[0]
-    if name not in sys.modules and (not parent or parent in sys.modules):  # otherwise, `find_spec` would import it
+    if name in sys.modules:
+        file = getattr(sys.modules[name], "__file__", None)
+    elif not parent or parent in sys.modules:  # otherwise, `find_spec` would import the parent
         with suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(name)
-            file = None if spec is None else spec.origin
+            file = getattr(importlib.util.find_spec(name), "origin", None)
     if isinstance(file, str) and not _INSTALLED.intersection(file.split(os.sep)):
         return os.path.abspath(file)
     return None
 
 
 def _imports(file: str, name: str) -> list[str]:
-    """Return what a module imports, also in functions: names of modules, and some that are none."""
+    """Return the names of what a module imports, also in its functions: of modules, and of parts of them."""
     names = []
     package = name if file.endswith("__init__.py") else name.rpartition(".")[0]
     with suppress(ImportError, OSError, SyntaxError, ValueError):  # it is no Python

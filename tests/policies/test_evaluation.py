@@ -19,6 +19,7 @@ from shmppo.errors import ConfigError
 from shmppo.loggers.text import number
 from shmppo.policies.evaluation import evaluate
 from shmppo.policies.policy import trained_from
+from shmppo.policies.video import VideoRecorder
 from shmppo.runs.launch import train
 from shmppo.storage.checkpoint import load_selected_checkpoint
 from shmppo.utils.torch_utils import numeric_modes
@@ -43,6 +44,12 @@ def test_arguments_of_the_environment_replace_those_of_the_run(
     assert set(json.loads(capsys.readouterr().out)["lengths"]) == {9}
     with pytest.raises(ConfigError, match=r"Counter.*unexpected keyword argument .*it was given the arguments"):
         evaluate(tmp_path / "run", env_kwargs={"size": 3}, trust=("environments",))
+
+
+@pytest.mark.parametrize(("frame", "given"), [(None, "NoneType"), (np.zeros((4, 5)), r"an array \[4, 5\]")])
+def test_a_frame_that_is_no_color_image_is_named(frame: Any, given: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"env.render\(\) returned {given}; it must return an rgb_array frame"):
+        VideoRecorder(tmp_path / "a.mp4").add(frame, 30)
 
 
 @pytest.mark.long
