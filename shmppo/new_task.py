@@ -76,11 +76,17 @@ def _task(path: Path, relative: str, name: str) -> str:
     free, slide = (model.jnt_type[0] == kind for kind in (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_SLIDE))
     kind = "walk" if free or (slide and not model.jnt_limited[0]) else "reach" if goals else "lift"
     root, frame_skip = model.jnt_bodyid[0], max(1, round(0.02 / model.opt.timestep))
+    data = mujoco.MjData(model)
+    if model.nkey:
+        mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_kinematics(model, data)
+    axis = max((6, 7, 8), key=lambda k: abs(data.xmat[root, k]))  # of the root, the one that is nearest to vertical
+    up = f"{'-' if data.xmat[root, axis] < 0 else ''}sim.xmat[:, {root}, {axis}]"
     text = (TEMPLATES / "task.txt").read_text().replace("$methods", (TEMPLATES / f"task_{kind}.txt").read_text())
     return Template(text).substitute(
         actuators=model.nu, file=_quoted(path.name), frame_skip=frame_skip, goal="".join(goals[:1]), hand=hand,
-        name=name, names="\n".join(lines), path=_quoted(relative), place=2 if free else 1, root=root,
-        seconds=f"{frame_skip * model.opt.timestep:.3g}",
+        name=name, names="\n".join(lines), path=_quoted(relative), place=2 if free else 1,
+        seconds=f"{frame_skip * model.opt.timestep:.3g}", up=up,
     )  # fmt: skip
 
 

@@ -326,7 +326,9 @@ def check_names(names: Collection[str]) -> None:
 
 
 def _typed(name: str, kind: Any, value: Any) -> Any:
-    """Convert a value to its field's type: lists to tuples, numbers to Python's own, and paths to text."""
+    """Convert a value to its field's type: lists to tuples, numbers to Python's own, paths to text, "None" to None."""
+    if value == "None" and type(None) in typing.get_args(kind):  # as on the command line; YAML has null
+        return None
     if isinstance(value, list):
         value = tuple(value)
     elif isinstance(value, os.PathLike):

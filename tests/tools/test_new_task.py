@@ -53,6 +53,15 @@ def test_names_may_have_quotes_and_backslashes() -> None:
     assert inspect_task(TrainConfig(env="a__robot__task:ARobot")).backend == "mujoco"
 
 
+@pytest.mark.parametrize(("euler", "up"), {"90 0 0": "sim.xmat[:, 1, 7]", "0 100 0": "-sim.xmat[:, 1, 6]"}.items())
+def test_a_robot_may_begin_with_any_axis_up(euler: str, up: str) -> None:
+    text = (ASSETS / "ant.xml").read_text()
+    assert 'name="torso" pos="0 0 0.75"' in text
+    Path("ant.xml").write_text(text.replace('name="torso"', f'name="torso" euler="{euler}"'))
+    assert exit_code(new_task.main, ["ant.xml"]) == 0
+    assert f"return {up} < 0.5" in Path("ant_task.py").read_text()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", list(REWARDS)[::2], ids=lambda path: path.stem)
 def test_the_task_is_reproducible_and_trains(model: Path) -> None:

@@ -85,9 +85,19 @@ def test_an_error_is_described_with_its_line_and_a_bare_assert_with_its_source(u
     assert describe_error(error_of_step(user_module, 1)) == f"ValueError('a wall') at {path}:14"
     assert describe_error(error_of_step(user_module, 0)) == f"AssertionError() at {path}:13 (assert self.t > 5)"
     assert describe_error(ValueError("never raised")) == "ValueError('never raised')"
+    assert describe_error(caught(raise_textless_error)).startswith("TextlessError() at ")
     long = describe_error(ValueError("x\n" * 1000))
     assert len(long) == 300
     assert "\n" not in long
+
+
+class TextlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def raise_textless_error() -> None:
+    raise TextlessError
 
 
 def caught(function: Any) -> BaseException:
