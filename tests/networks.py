@@ -231,6 +231,13 @@ class Noisy(Predict):
         return super().forward(nn.functional.dropout(features), obs, actions, returns)
 
 
+class Undefined(Predict):
+    """Divides 0 by 0."""
+
+    def forward(self, features: Tensor, obs: Mapping[str, Tensor], actions: Tensor, returns: Tensor) -> Tensor:
+        return super().forward(features, obs, actions, returns) * 0 / 0
+
+
 class Total(Predict):
     """Returns a number that is no tensor."""
 

@@ -156,6 +156,7 @@ class UserModule(nn.Module, ABC):
         returned, needed = (", ".join(map(str, several)) for several in (found_shapes, shapes))
         self._require(returned == needed, f"returned {outputs} of shapes {returned}; they must be {needed}")
         first, same = outputs.split()[0], torch.equal(found[0], again[0])
+        self._require(not found[0].isnan().any(), f"returned {first} with NaN, although the input has none")
         self._require(same, f"returned different {first} for the same input; remove dropout and randomness")
         unused = ", ".join(name for name, by in zip(parameters, gradients, strict=False) if by is None)
         self._require(not unused, f"has parameters that its {first} do not depend on ({unused}); remove them")

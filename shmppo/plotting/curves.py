@@ -73,7 +73,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         names = [name for name in rows[0] if name not in HASHES]
         return {printable(name): np.array([float(row[name] or "nan") for row in rows]) for name in names}
     except (OSError, ValueError, TypeError, csv.Error) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it, or name another run") from error
+        raise ConfigError(f"{path} cannot be read ({error}); restore it, or name another run") from error
 
 
 def read_run(run_dir: Path) -> Run:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from shmppo.config.checks import require
 from shmppo.errors import ConfigError
 from shmppo.parallel.shared_buffers import Field, allocate, total_bytes
 
@@ -44,8 +45,10 @@ def allocate_shared(fields: Sequence[Field]) -> torch.Tensor:
     """Allocate the shared buffers of a run, see `allocate`. If that fails, nothing is left in /dev/shm.
 
     Raises:
-        ConfigError: if the system refuses to create the shared memory.
+        ConfigError: if the system refuses to create the shared memory, or if the program has changed torch's device.
     """
+    device = torch.get_default_device().type
+    require(device == "cpu", f"torch.set_default_device({device!r}) is not supported; name a GPU with --device instead")
     before = _segments()
     try:
         return allocate(fields)

@@ -201,7 +201,7 @@ def export_c(trained: TrainedPolicy, path: Path, *, binary: bool = False) -> Non
         "it cannot encode images": any(leaf.kind == "image" for leaf in leaves),
         "a part of the observation is empty": not all(leaf.input_size for leaf in leaves),
         "it has no core gtrxl": config.core == "gtrxl",
-        "torch computes it, or its --encoder": trained.model.has_torch_encoders
+        "torch computes the network, or its --encoder": trained.model.has_torch_encoders
         or not uses_kernels(config, trained.model),
     }
     for reason in (reason for reason, holds in reasons.items() if holds):

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from shmppo.config.checks import flag, require
+from shmppo.config.train_config import load_config
 from shmppo.envs.vector_env import VectorEnv
 from shmppo.loggers.text import number
 from shmppo.models.encoders import network_input
@@ -178,6 +179,7 @@ def report_memory_use(options: Any, arguments: dict[str, Any]) -> str:
     """
     require(len(options.run_dir) == 1, "give one RUN_DIR")
     path, (figure, (axis,)) = options.run_dir[0].absolute() / MEMORY_PICTURE, new_figure(1, 1, height=3.5)
+    load_config(path.parent)  # an error in a name does not make a directory
     make_parent_directory(path, "--memory")
     use = memory_use(options.run_dir[0], **arguments)
     mean, low, high = np.transpose([use.interval(case) for case in use.returns])

@@ -59,7 +59,6 @@ def plain_values(modules: Iterable[str]) -> dict[str, str]:
     values["numpy.geterr()"] = repr(np.geterr())
     if torch := sys.modules.get("torch"):
         values["torch.get_default_dtype()"] = repr(torch.get_default_dtype())
-        values["torch.backends.mkldnn.enabled"] = repr(torch.backends.mkldnn.enabled)
     return values
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,12 @@ BLAS_SETTERS = (
     "MKL_Set_Num_Threads",
 )
 """Functions of OpenBLAS, as NumPy, SciPy, and the system have it, and of MKL."""
+_SETTINGS = (
+    "backends.mkldnn.enabled", "backends.cudnn.allow_tf32", "backends.fp32_precision",
+    "backends.cuda.matmul.fp32_precision", "backends.mkldnn.matmul.fp32_precision",
+    "backends.cudnn.conv.fp32_precision", "backends.cudnn.rnn.fp32_precision",
+)  # fmt: skip
+"""What runs set in torch, in the order in which it is restored: parts inherit the precision of the whole."""
 ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
@@ -25,29 +32,49 @@ ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 def numeric_modes(threads: int = 1) -> Iterator[None]:
     """Compute in the modes of a run while the context is open, whatever a script, library, or environment has set.
 
-    torch uses `threads` threads and computes products of float32 matrices in float32. NumPy's products of matrices use
-    one thread. Denormal numbers are not replaced by 0, also after the context. Code of the user that is called in the
+    torch uses `threads` threads and oneDNN, and computes with float32 in float32. NumPy's products of matrices use one
+    thread. Denormal numbers are not replaced by 0, also after the context. Code of the user that is called in the
     context may change the modes again.
     """
-    before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    before, precision, settings = torch.get_num_threads(), "", _settings()
+    with suppress(RuntimeError):  # torch refuses if a program has used its newer settings of precision
+        precision = torch.get_float32_matmul_precision()
     blas_before = [(library, library.get()) for library in blas_libraries()]
     set_numeric_modes(threads)
     try:
-        yield
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
     finally:
         for library, number in blas_before:
             library.set(number)
         torch.set_num_threads(before)
-        torch.set_float32_matmul_precision(precision)
+        if precision:
+            torch.set_float32_matmul_precision(precision)
+        for part, name, value in settings:
+            if (part, name, value) not in _settings():
+                setattr(part, name, value)
 
 
 def set_numeric_modes(threads: int = 1) -> None:
-    """Set the modes of `numeric_modes`, which takes about a microsecond."""
+    """Set the modes of `numeric_modes`, which takes a few microseconds."""
     for library in blas_libraries():
         library.set(1)
     torch.set_num_threads(threads)
+    backends: Any = torch.backends
+    backends.mkldnn.enabled, backends.cudnn.allow_tf32 = True, False
+    backends.fp32_precision = "none"  # the precision of a part decides; torch before 2.9 ignores it
     torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(False)
+
+
+def _settings() -> list[tuple[Any, str, Any]]:
+    """Return `_SETTINGS` that this version of torch has: the part of torch, the name in it, and the present value."""
+    found = []
+    for path, _, name in (setting.rpartition(".") for setting in _SETTINGS):
+        with suppress(AttributeError, RuntimeError):  # some settings contradict one another
+            part = operator.attrgetter(path)(torch)
+            found.append((part, name, getattr(part, name)))
+    return found
 
 
 class BlasLibrary(NamedTuple):

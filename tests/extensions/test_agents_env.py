@@ -261,7 +261,7 @@ REFUSED = [
     ({"env": "CartPole-v1", "critic_state": True, "separate_critic": "all"},
      r"^--critic-state needs an environment with several agents .*leave it out$"),
     ({"env": "agent_environments:Stateless", "critic_state": True, "separate_critic": "all"},
-     "^--env agent_environments:Stateless has no state_space; leave out --critic-state$"),
+     "^--env agent_environments:Stateless has no state_space; add it, or leave out --critic-state$"),
 ]  # fmt: skip
 
 

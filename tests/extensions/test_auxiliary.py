@@ -132,6 +132,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"auxiliary": "networks:Forgetful"},
      r"parameters that its losses do not depend on \(layer.weight, layer.bias\); "),
     ({"auxiliary": "networks:Noisy"}, r"returned different losses for the same input; remove dropout and randomness"),
+    ({"auxiliary": "networks:Undefined"}, r"returned losses with NaN, although the input has none$"),
     ({"auxiliary": "networks:Total"}, r"failed in forward: AttributeError\(.*; correct it \(obs has 'obs' \(8, 4\)\)$"),
 ]  # fmt: skip
 

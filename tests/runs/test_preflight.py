@@ -6,6 +6,7 @@ import os
 import resource
 
 import pytest
+import torch
 
 from shmppo.config.train_config import TrainConfig
 from shmppo.envs.inspection import inspect_task
@@ -34,3 +35,12 @@ def test_shared_memory_that_cannot_be_allocated_is_refused_and_leaves_no_file() 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert set(os.listdir("/dev/shm")) - before == set()
+
+
+def test_another_default_device_is_refused() -> None:
+    fields = run_fields(TrainConfig(), inspect_task(TrainConfig()))
+    with (
+        torch.device("meta"),
+        pytest.raises(ConfigError, match=r"^torch.set_default_device.* is not supported"),
+    ):
+        allocate_shared(fields)

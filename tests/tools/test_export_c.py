@@ -207,12 +207,12 @@ def test_invalid_inputs_change_nothing(name: str, field: str, value: float, runs
     ("changes", "message"),
     [
         ({"core": "gtrxl"}, "because it has no core gtrxl; use --format onnx"),
-        ({"network": "networks:leaky"}, "because torch computes it"),
+        ({"network": "networks:leaky"}, "because torch computes the network"),
         (
             {"env": "space_environments:Shaped", "env_kwargs": {"space": "image"}, "hide_obs": ()},
             "cannot encode images",
         ),
-        ({"kernel": "torch"}, "because torch computes it, or its --encoder; use --format onnx"),
+        ({"kernel": "torch"}, "because torch computes the network, or its --encoder; use --format onnx"),
     ],
     ids=["gtrxl", "network", "image", "torch"],
 )

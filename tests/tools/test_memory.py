@@ -185,6 +185,10 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_first_step(
     assert exit_code(command.main, [run_dir, "--memory"]) == 2
     assert "memory.png is a directory" in capsys.readouterr().err
     (run_dir / "memory.png").rmdir()
+    absent = run_dir.parent / "absent"
+    assert exit_code(command.main, [absent, "--memory"]) == 2
+    assert f"{absent}/config.json does not exist" in capsys.readouterr().err
+    assert not absent.exists()
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)

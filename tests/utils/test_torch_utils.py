@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+from contextlib import suppress
+
 import pytest
 import torch
 
-from shmppo.utils.torch_utils import ALIGNMENT, aligned_zeros, blas_libraries, numeric_modes, set_numeric_modes
+from shmppo.utils.torch_utils import (
+    _SETTINGS,
+    ALIGNMENT,
+    aligned_zeros,
+    blas_libraries,
+    numeric_modes,
+    set_numeric_modes,
+)
 
 
 def test_threads_are_restored_also_after_an_error() -> None:
@@ -29,6 +39,53 @@ def test_the_precision_of_products_is_full_and_restored() -> None:
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backends.mkldnn.enabled", False),
+        ("backends.fp32_precision", "tf32"),
+        ("backends.cuda.matmul.fp32_precision", "tf32"),
+        ("backends.mkldnn.matmul.fp32_precision", "bf16"),
+        ("backends.cudnn.conv.fp32_precision", "ieee"),
+    ],
+)
+def test_settings_of_torch_do_not_count_and_are_restored(name: str, value: object) -> None:
+    path, _, attribute = name.rpartition(".")
+    try:
+        part = operator.attrgetter(path)(torch)
+        kept = getattr(part, attribute)
+    except AttributeError:
+        pytest.skip("torch before 2.9")
+    setattr(part, attribute, value)
+    before = all_settings()
+    try:
+        with numeric_modes():
+            inside = all_settings()
+            setattr(part, attribute, value)  # as code of an environment may do
+            set_numeric_modes()
+            assert all_settings() == inside
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+                assert torch.get_float32_matmul_precision() == "highest"
+        assert all_settings() == before
+    finally:
+        setattr(part, attribute, kept)
+    with numeric_modes():
+        assert all_settings() == inside
+
+
+def all_settings() -> dict[str, object]:
+    found = {}
+    for setting in _SETTINGS:
+        with suppress(RuntimeError):  # settings contradict one another
+            found[setting] = operator.attrgetter(setting)(torch)
+    return found
+
+
+def test_autocast_of_the_program_does_not_count() -> None:
+    with torch.autocast("cpu", torch.bfloat16), numeric_modes():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
 def test_products_of_numpy_use_one_thread_which_is_restored() -> None:

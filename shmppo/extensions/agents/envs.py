@@ -77,7 +77,7 @@ class AgentsEnv(gymnasium.Env):
         if options.agent_id:
             parts["agent_id"] = spaces.MultiBinary(len(self.names))
         if options.critic_state:
-            require(hasattr(env, "state_space"), f"{where} has no state_space; leave out --critic-state")
+            require(hasattr(env, "state_space"), f"{where} has no state_space; add it, or leave out --critic-state")
             parts[STATE_KEY] = env.state_space
         if self._masked:
             parts[MASK_KEY] = spaces.MultiBinary(spaces.flatdim(self.action_space))
