@@ -21,7 +21,7 @@ def train_iterations(session: Session) -> None:
         iteration = state.iteration
         timer.switch("publish")
         state.publish_options()
-        with numeric_modes():  # the callback or the schedule of options may have changed them
+        with numeric_modes():  # also after the callback or the schedule of options has changed them
             learner.publish_statistics(iteration)
             with ExitStack() as features:
                 for feature in session.features:
@@ -40,6 +40,6 @@ def train_iterations(session: Session) -> None:
             evaluation = session.evaluate() if due else {}
             times = pool.take_times()
             row = state.finish_iteration(rollout, advantages, statistics, times)
-        session.outputs.metrics.write(row, state.hashes())
-        session.outputs.episodes.write_rows([state.iteration, *episode] for episode in state.episodes.own)
-        session.after_iteration(row, times, evaluation, run)
+            session.outputs.metrics.write(row, state.hashes())
+            session.outputs.episodes.write_rows([state.iteration, *episode] for episode in state.episodes.own)
+            session.after_iteration(row, times, evaluation, run)

@@ -33,10 +33,10 @@ def numeric_modes(threads: int = 1) -> Iterator[None]:
     """Compute in the modes of a run while the context is open, whatever a script, library, or environment has set.
 
     torch uses `threads` threads and oneDNN, and computes with float32 in float32. NumPy's products of matrices use one
-    thread. Denormal numbers are not replaced by 0, also after the context. Code of the user that is called in the
-    context may change the modes again.
+    thread. Denormal numbers are not replaced by 0, also after the context. The default dtype is that of the program.
+    Code of the user that is called in the context may change the modes again.
     """
-    before, precision, settings = torch.get_num_threads(), "", _settings()
+    before, dtype, settings, precision = torch.get_num_threads(), torch.get_default_dtype(), _settings(), ""
     with suppress(RuntimeError):  # torch refuses if a program has used its newer settings of precision
         precision = torch.get_float32_matmul_precision()
     blas_before = [(library, library.get()) for library in blas_libraries()]
@@ -48,6 +48,7 @@ def numeric_modes(threads: int = 1) -> Iterator[None]:
         for library, number in blas_before:
             library.set(number)
         torch.set_num_threads(before)
+        torch.set_default_dtype(dtype)
         if precision:
             torch.set_float32_matmul_precision(precision)
         for part, name, value in settings:

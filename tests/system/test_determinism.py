@@ -52,6 +52,20 @@ def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> No
     assert len(hashes) == 1
 
 
+def test_a_callback_cannot_change_the_settings_of_torch(tmp_path: Path) -> None:
+    """The environment draws numbers of the default dtype, and oneDNN rounds in another way."""
+
+    def callback(_: Any) -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.backends.mkldnn.enabled = False
+
+    config = dataclasses.replace(BASE, env="environments:Draws", kernel="torch", workers=0, stop_at_iteration=3)
+    hashes = {
+        train_in(tmp_path / str(k), config, callback=one)["weights_sha256"] for k, one in enumerate((None, callback))
+    }
+    assert (len(hashes), torch.get_default_dtype(), torch.backends.mkldnn.enabled) == (1, torch.float32, True)
+
+
 @pytest.mark.long
 def test_a_callback_cannot_change_the_threads_of_torch(tmp_path: Path) -> None:
     """The torch kernels may add the terms of a sum in another order with more threads."""

@@ -83,6 +83,17 @@ def all_settings() -> dict[str, object]:
     return found
 
 
+def test_the_default_dtype_is_that_of_the_program_and_restored() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with numeric_modes():
+            assert torch.get_default_dtype() == torch.float64
+            torch.set_default_dtype(torch.float32)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_autocast_of_the_program_does_not_count() -> None:
     with torch.autocast("cpu", torch.bfloat16), numeric_modes():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
