@@ -80,12 +80,11 @@ def _task(path: Path, relative: str, name: str) -> str:
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_kinematics(model, data)
-    axis = max((6, 7, 8), key=lambda k: abs(data.xmat[root, k]))  # of the root, the one that is nearest to vertical
-    up = f"{'-' if data.xmat[root, axis] < 0 else ''}sim.xmat[:, {root}, {axis}]"
+    up = (data.xmat[root, 6:].round(3) + 0.0).tolist()  # the vertical in the coordinates of the root
     text = (TEMPLATES / "task.txt").read_text().replace("$methods", (TEMPLATES / f"task_{kind}.txt").read_text())
     return Template(text).substitute(
         actuators=model.nu, file=_quoted(path.name), frame_skip=frame_skip, goal="".join(goals[:1]), hand=hand,
-        name=name, names="\n".join(lines), path=_quoted(relative), place=2 if free else 1,
+        name=name, names="\n".join(lines), path=_quoted(relative), place=2 if free else 1, root=root,
         seconds=f"{frame_skip * model.opt.timestep:.3g}", up=up,
     )  # fmt: skip
 

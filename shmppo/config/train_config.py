@@ -327,12 +327,12 @@ def check_names(names: Collection[str]) -> None:
 
 def _typed(name: str, kind: Any, value: Any) -> Any:
     """Convert a value to its field's type: lists to tuples, numbers to Python's own, paths to text, "None" to None."""
-    if value == "None" and type(None) in typing.get_args(kind):  # as on the command line; YAML has null
-        return None
     if isinstance(value, list):
         value = tuple(value)
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, str) and value == "None" and type(None) in typing.get_args(kind):
+        return None  # as on the command line; YAML has null
     value = tuple(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if float in (kind, *typing.get_args(kind)) and (number or isinstance(value, str)):

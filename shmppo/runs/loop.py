@@ -21,7 +21,7 @@ def train_iterations(session: Session) -> None:
         iteration = state.iteration
         timer.switch("publish")
         state.publish_options()
-        with numeric_modes():  # also after the callback or the schedule of options has changed them
+        with numeric_modes():  # whatever the callback or the schedule of options sets
             learner.publish_statistics(iteration)
             with ExitStack() as features:
                 for feature in session.features:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,12 +18,7 @@ BLAS_SETTERS = (
     "MKL_Set_Num_Threads",
 )
 """Functions of OpenBLAS, as NumPy, SciPy, and the system have it, and of MKL."""
-_SETTINGS = (
-    "backends.mkldnn.enabled", "backends.cudnn.allow_tf32", "backends.fp32_precision",
-    "backends.cuda.matmul.fp32_precision", "backends.mkldnn.matmul.fp32_precision",
-    "backends.cudnn.conv.fp32_precision", "backends.cudnn.rnn.fp32_precision",
-)  # fmt: skip
-"""What runs set in torch, in the order in which it is restored: parts inherit the precision of the whole."""
+_DEVICES = ("cpu", "cuda")
 ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 
 
@@ -36,24 +30,32 @@ def numeric_modes(threads: int = 1) -> Iterator[None]:
     thread. Denormal numbers are not replaced by 0, also after the context. The default dtype is that of the program.
     Code of the user that is called in the context may change the modes again.
     """
-    before, dtype, settings, precision = torch.get_num_threads(), torch.get_default_dtype(), _settings(), ""
-    with suppress(RuntimeError):  # torch refuses if a program has used its newer settings of precision
-        precision = torch.get_float32_matmul_precision()
+    backends: Any = torch.backends
+    before, dtype, onednn = torch.get_num_threads(), torch.get_default_dtype(), backends.mkldnn.enabled
+    autocast = {device: torch.is_autocast_enabled(device) for device in _DEVICES}
+    precisions = [(part, part.fp32_precision) for part in _precise_parts()]
+    tf32, of_products = True, "highest"  # torch's defaults: it refuses to tell if a program has set single parts
+    with suppress(RuntimeError):
+        tf32 = backends.cudnn.allow_tf32
+    with suppress(RuntimeError):
+        of_products = torch.get_float32_matmul_precision()
     blas_before = [(library, library.get()) for library in blas_libraries()]
     set_numeric_modes(threads)
     try:
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            yield
+        yield
     finally:
         for library, number in blas_before:
             library.set(number)
         torch.set_num_threads(before)
         torch.set_default_dtype(dtype)
-        if precision:
-            torch.set_float32_matmul_precision(precision)
-        for part, name, value in settings:
-            if (part, name, value) not in _settings():
-                setattr(part, name, value)
+        backends.mkldnn.enabled = onednn
+        for device, enabled in autocast.items():
+            torch.set_autocast_enabled(device, enabled)
+        backends.cudnn.allow_tf32 = tf32
+        torch.set_float32_matmul_precision(of_products)
+        for part, precision in precisions:
+            if part.fp32_precision != precision:  # otherwise, it inherits the precision
+                part.fp32_precision = precision
 
 
 def set_numeric_modes(threads: int = 1) -> None:
@@ -61,21 +63,30 @@ def set_numeric_modes(threads: int = 1) -> None:
     for library in blas_libraries():
         library.set(1)
     torch.set_num_threads(threads)
-    backends: Any = torch.backends
-    backends.mkldnn.enabled, backends.cudnn.allow_tf32 = True, False
-    backends.fp32_precision = "none"  # the precision of a part decides; torch before 2.9 ignores it
-    torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(False)
+    backends: Any = torch.backends
+    backends.mkldnn.enabled = True
+    for device in _DEVICES:
+        torch.set_autocast_enabled(device, False)
+    for part in _precise_parts():
+        part.fp32_precision = "none"
+    backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
 
 
-def _settings() -> list[tuple[Any, str, Any]]:
-    """Return `_SETTINGS` that this version of torch has: the part of torch, the name in it, and the present value."""
-    found = []
-    for path, _, name in (setting.rpartition(".") for setting in _SETTINGS):
-        with suppress(AttributeError, RuntimeError):  # some settings contradict one another
-            part = operator.attrgetter(path)(torch)
-            found.append((part, name, getattr(part, name)))
-    return found
+@functools.lru_cache
+def _precise_parts() -> list[Any]:
+    """Return the parts of torch whose precision a program can set, each after what it inherits from.
+
+    torch has them from version 2.9 on.
+    """
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        return []
+    of_cpu, of_gpu = backends.mkldnn, backends.cudnn
+    return [
+        backends, of_gpu, of_gpu.conv, of_gpu.rnn, backends.cuda.matmul, of_cpu.matmul, of_cpu.conv, of_cpu.rnn
+    ]  # fmt: skip
 
 
 class BlasLibrary(NamedTuple):

@@ -110,7 +110,7 @@ def describe_error(error: BaseException) -> str:
     if not frames:
         return text
     last = traceback.StackSummary.extract(iter(frames[-1:]))[0]
-    source = f" ({last.line})" if last.line and not error.args else ""
+    source = f" ({last.line})" if last.line and text.endswith(("()", "('')")) else ""
     return f"{text} at {short_path(last.filename)}:{last.lineno}{source}"
 
 

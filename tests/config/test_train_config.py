@@ -104,6 +104,8 @@ def test_values_of_other_types_are_converted() -> None:
     assert (config.num_envs, config.learning_rate, config.encoder_sizes) == (8, 0.5, (32, 16))
     assert [type(value) for value in (config.num_envs, config.gamma, config.run_dir)] == [int, float, str]
     assert TrainConfig(target_kl="None").target_kl is None  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^--target-kl is array\(\[1, 2\]\); it must be float"):
+        TrainConfig(target_kl=np.array([1, 2]))  # type: ignore[arg-type]
 
 
 def test_integers_may_be_written_as_1e6(tmp_path: Path) -> None:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import operator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
 
-from shmppo.utils.torch_utils import (
-    _SETTINGS,
-    ALIGNMENT,
-    aligned_zeros,
-    blas_libraries,
-    numeric_modes,
-    set_numeric_modes,
-)
+from shmppo.utils.torch_utils import ALIGNMENT, aligned_zeros, blas_libraries, numeric_modes, set_numeric_modes
 
 
 def test_threads_are_restored_also_after_an_error() -> None:
@@ -41,45 +35,46 @@ def test_the_precision_of_products_is_full_and_restored() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("backends.mkldnn.enabled", False),
-        ("backends.fp32_precision", "tf32"),
-        ("backends.cuda.matmul.fp32_precision", "tf32"),
-        ("backends.mkldnn.matmul.fp32_precision", "bf16"),
-        ("backends.cudnn.conv.fp32_precision", "ieee"),
-    ],
-)
-def test_settings_of_torch_do_not_count_and_are_restored(name: str, value: object) -> None:
+SETTINGS = [
+    f"backends.{part}fp32_precision" for part in
+    ("", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "cuda.matmul.", "mkldnn.matmul.", "mkldnn.conv.", "mkldnn.rnn.")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["ieee", "tf32"])
+@pytest.mark.parametrize("name", [*SETTINGS, "backends.mkldnn.enabled", "backends.cudnn.allow_tf32"])
+def test_settings_of_torch_do_not_count_and_are_restored(name: str, value: str) -> None:
     path, _, attribute = name.rpartition(".")
-    try:
-        part = operator.attrgetter(path)(torch)
-        kept = getattr(part, attribute)
-    except AttributeError:
+    if not hasattr(torch.backends, "fp32_precision"):
         pytest.skip("torch before 2.9")
-    setattr(part, attribute, value)
+    part = operator.attrgetter(path)(torch)
+    kept, neutral = getattr(part, attribute), all_settings()
+    with numeric_modes():
+        expected = all_settings()
+    assert all_settings() == neutral
+    setattr(part, attribute, value if attribute == "fp32_precision" else not kept)
     before = all_settings()
     try:
         with numeric_modes():
-            inside = all_settings()
-            setattr(part, attribute, value)  # as code of an environment may do
+            assert all_settings() == expected
+            setattr(part, attribute, value if attribute == "fp32_precision" else not kept)  # as an environment may do
             set_numeric_modes()
-            assert all_settings() == inside
+            assert all_settings() == expected
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 assert torch.get_float32_matmul_precision() == "highest"
         assert all_settings() == before
     finally:
         setattr(part, attribute, kept)
-    with numeric_modes():
-        assert all_settings() == inside
+    assert all_settings() == neutral
 
 
 def all_settings() -> dict[str, object]:
+    names = [*SETTINGS, "backends.mkldnn.enabled", "backends.cudnn.allow_tf32", "get_float32_matmul_precision"]
     found = {}
-    for setting in _SETTINGS:
+    for name in names:
         with suppress(RuntimeError):  # settings contradict one another
-            found[setting] = operator.attrgetter(setting)(torch)
+            value = operator.attrgetter(name)(torch)
+            found[name] = value() if callable(value) else value
     return found
 
 
@@ -95,8 +90,14 @@ def test_the_default_dtype_is_that_of_the_program_and_restored() -> None:
 
 
 def test_autocast_of_the_program_does_not_count() -> None:
-    with torch.autocast("cpu", torch.bfloat16), numeric_modes():
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    product = partial(torch.matmul, torch.ones(2, 2), torch.ones(2, 2))
+    with torch.autocast("cpu", torch.bfloat16):
+        with numeric_modes():
+            assert product().dtype == torch.float32
+            torch.set_autocast_enabled("cpu", True)  # as code of an environment may do
+            set_numeric_modes()
+            assert product().dtype == torch.float32
+        assert product().dtype == torch.bfloat16
 
 
 def test_products_of_numpy_use_one_thread_which_is_restored() -> None:
