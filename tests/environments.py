@@ -90,6 +90,16 @@ class Flushing(Counter):
         torch.set_flush_denormal(True)
 
 
+class SetsTorch(Counter):
+    """Its steps change settings of torch that decide the bits of networks, and leave them so."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        torch.set_autocast_enabled("cpu", True)
+        torch.backends.mkldnn.enabled = False
+        torch.set_float32_matmul_precision("medium")
+        return super().step(action)
+
+
 class Sleeping(Counter):
     """Its steps take a time."""
 

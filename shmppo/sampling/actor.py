@@ -26,7 +26,7 @@ from shmppo.parallel.shared_buffers import Acting
 from shmppo.spaces.distributions import Distribution
 from shmppo.spaces.normalization import leaf_statistics, normalize_leaf
 from shmppo.spaces.observations import ObservationSpec
-from shmppo.utils.torch_utils import aligned_rows, aligned_zeros
+from shmppo.utils.torch_utils import aligned_rows, aligned_zeros, set_numeric_modes
 
 
 class InferenceBatches:
@@ -68,7 +68,8 @@ class InferenceBatches:
         return batches.flatten(0, 1)[self._own]
 
     def read(self) -> Iterator[list[Tensor]]:
-        """Read and normalize the observations. Yield the leaves [B, …] of each batch."""
+        """Read and normalize the observations. Yield the leaves [B, …] of each batch, which torch reads."""
+        set_numeric_modes()  # the code of an environment may have changed them
         for source, statistics, target in zip(self._sources, self._statistics, self._targets, strict=True):
             target.copy_(normalize_leaf(source, statistics))
         for batch in range(self.shape[0]):

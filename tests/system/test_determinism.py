@@ -52,6 +52,15 @@ def test_an_environment_cannot_switch_denormal_numbers_off(tmp_path: Path) -> No
     assert len(hashes) == 1
 
 
+def test_an_environment_cannot_change_the_settings_of_torch(tmp_path: Path) -> None:
+    config = dataclasses.replace(BASE, kernel="torch", stop_at_iteration=2)
+    hashes = {
+        train_in(tmp_path / f"{env}{w}", config, env=f"environments:{env}", workers=w)["weights_sha256"]
+        for env, w in (("Counter", 0), ("SetsTorch", 0), ("SetsTorch", 1))
+    }
+    assert len(hashes) == 1
+
+
 def test_a_callback_cannot_change_the_settings_of_torch(tmp_path: Path) -> None:
     """The environment draws numbers of the default dtype, and oneDNN rounds in another way."""
 
