@@ -34,11 +34,12 @@ def numeric_modes(threads: int = 1) -> Iterator[None]:
     before, dtype, onednn = torch.get_num_threads(), torch.get_default_dtype(), backends.mkldnn.enabled
     autocast = {device: torch.is_autocast_enabled(device) for device in _DEVICES}
     precisions = [(part, part.fp32_precision) for part in _precise_parts()]
-    tf32, of_products = True, "highest"  # torch's defaults: it refuses to tell if a program has set single parts
-    with suppress(RuntimeError):
-        tf32 = backends.cudnn.allow_tf32
-    with suppress(RuntimeError):
+    tf32, of_products = True, "highest"
+    with suppress(RuntimeError):  # torch refuses to tell if the program has set single parts
         of_products = torch.get_float32_matmul_precision()
+    _reset_precisions()
+    with suppress(RuntimeError):  # it refuses unless this agrees with the parts, which do not allow it now
+        tf32 = backends.cudnn.allow_tf32
     blas_before = [(library, library.get()) for library in blas_libraries()]
     set_numeric_modes(threads)
     try:
@@ -68,10 +69,15 @@ def set_numeric_modes(threads: int = 1) -> None:
     backends.mkldnn.enabled = True
     for device in _DEVICES:
         torch.set_autocast_enabled(device, False)
-    for part in _precise_parts():
-        part.fp32_precision = "none"
+    _reset_precisions()
     backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
+
+
+def _reset_precisions() -> None:
+    """Let no part of torch have a precision of its own."""
+    for part in _precise_parts():
+        part.fp32_precision = "none"
 
 
 @functools.lru_cache
