@@ -37,9 +37,12 @@ def numeric_modes(threads: int = 1) -> Iterator[None]:
     tf32, of_products = True, "highest"
     with suppress(RuntimeError):  # torch refuses to tell if the program has set single parts
         of_products = torch.get_float32_matmul_precision()
-    _reset_precisions()
-    with suppress(RuntimeError):  # it refuses unless this agrees with the parts, which do not allow it now
+    try:
         tf32 = backends.cudnn.allow_tf32
+    except RuntimeError:
+        _reset_precisions()
+        with suppress(RuntimeError):  # without such parts, it tells False, but refuses to tell True
+            tf32 = backends.cudnn.allow_tf32
     blas_before = [(library, library.get()) for library in blas_libraries()]
     set_numeric_modes(threads)
     try:
