@@ -45,7 +45,7 @@ def allocate_shared(fields: Sequence[Field]) -> torch.Tensor:
     """Allocate the shared buffers of a run, see `allocate`. If that fails, nothing is left in /dev/shm.
 
     Raises:
-        ConfigError: if the system refuses to create the shared memory, or if the program has changed torch's device.
+        ConfigError: if the system refuses to create the shared memory, or if torch has another default device.
     """
     device = torch.get_default_device().type
     require(device == "cpu", f"torch.set_default_device({device!r}) is not supported; name a GPU with --device instead")

@@ -36,7 +36,6 @@ class ActingServer:
     @torch.inference_mode()
     def load(self) -> None:
         """Copy the current weights to the device."""
-        set_numeric_modes()  # a callback may have changed them
         torch._foreach_copy_(list(self._copy.parameters()), list(self._own.parameters()))
 
     @torch.inference_mode()

@@ -68,7 +68,7 @@ class InferenceBatches:
         return batches.flatten(0, 1)[self._own]
 
     def read(self) -> Iterator[list[Tensor]]:
-        """Read and normalize the observations. Yield the leaves [B, …] of each batch, which torch reads."""
+        """Read and normalize the observations. Yield the leaves [B, …] of each batch, for torch."""
         set_numeric_modes()  # the code of an environment may have changed them
         for source, statistics, target in zip(self._sources, self._statistics, self._targets, strict=True):
             target.copy_(normalize_leaf(source, statistics))

@@ -179,7 +179,7 @@ def report_memory_use(options: Any, arguments: dict[str, Any]) -> str:
     """
     require(len(options.run_dir) == 1, "give one RUN_DIR")
     path, (figure, (axis,)) = options.run_dir[0].absolute() / MEMORY_PICTURE, new_figure(1, 1, height=3.5)
-    load_config(path.parent)  # an error in a name does not make a directory
+    load_config(path.parent)  # so that a wrong name makes no directory
     make_parent_directory(path, "--memory")
     use = memory_use(options.run_dir[0], **arguments)
     mean, low, high = np.transpose([use.interval(case) for case in use.returns])

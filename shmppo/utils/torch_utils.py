@@ -26,22 +26,22 @@ ALIGNMENT = 64  # bytes: the size of a cache line and of the widest vector load
 def numeric_modes(threads: int = 1) -> Iterator[None]:
     """Compute in the modes of a run while the context is open, whatever a script, library, or environment has set.
 
-    torch uses `threads` threads and oneDNN, and computes with float32 in float32. NumPy's products of matrices use one
-    thread. Denormal numbers are not replaced by 0, also after the context. The default dtype is that of the program.
-    Code of the user that is called in the context may change the modes again.
+    torch uses `threads` threads and oneDNN, and computes in float32 without autocast or TF32. NumPy's products of
+    matrices use one thread. Denormal numbers are not replaced by 0, also after the context. The default dtype stays
+    that of the program. Code of the user that is called in the context may change the modes again.
     """
     backends: Any = torch.backends
     before, dtype, onednn = torch.get_num_threads(), torch.get_default_dtype(), backends.mkldnn.enabled
     autocast = {device: torch.is_autocast_enabled(device) for device in _DEVICES}
     precisions = [(part, part.fp32_precision) for part in _precise_parts()]
     tf32, of_products = True, "highest"
-    with suppress(RuntimeError):  # torch refuses to tell if the program has set single parts
+    with suppress(RuntimeError):  # torch refuses to tell it if the program has set the precision of parts
         of_products = torch.get_float32_matmul_precision()
     try:
         tf32 = backends.cudnn.allow_tf32
     except RuntimeError:
         _reset_precisions()
-        with suppress(RuntimeError):  # without such parts, it tells False, but refuses to tell True
+        with suppress(RuntimeError):  # now it tells False, but still refuses to tell True
             tf32 = backends.cudnn.allow_tf32
     blas_before = [(library, library.get()) for library in blas_libraries()]
     set_numeric_modes(threads)
@@ -78,16 +78,16 @@ def set_numeric_modes(threads: int = 1) -> None:
 
 
 def _reset_precisions() -> None:
-    """Let no part of torch have a precision of its own."""
+    """Remove the precision of each part of torch."""
     for part in _precise_parts():
         part.fp32_precision = "none"
 
 
 @functools.lru_cache
 def _precise_parts() -> list[Any]:
-    """Return the parts of torch whose precision a program can set, each after what it inherits from.
+    """Return the parts of torch that can have a precision of their own, each after those from which it inherits.
 
-    torch has them from version 2.9 on.
+    There are none before torch 2.9.
     """
     backends: Any = torch.backends
     if not hasattr(backends, "fp32_precision"):
